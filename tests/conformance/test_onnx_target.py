@@ -16,8 +16,10 @@ import pytest
 from fault_runs import Case, Order, make_plan, rows, run, write_order
 from where import IN_IMAGES, Where, where
 
+from hwmatrix.models.onnx_export import ONNX_DIR
 from hwmatrix.records import Backend, Dtype, Isolation, Plan, Stage
 from hwmatrix.records.backends import OnnxUse, descriptor_of, names
+from hwmatrix.runner.bundles import INDEX, read_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,16 +88,20 @@ ONNX = [each for each in sorted(names()) if descriptor_of(each).onnx is not Onnx
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Order:
+def made(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Order:
     """Bundles with their exports and the variants, made once for all targets."""
     missing = [module for module in ("torch", "transformers", "onnx", "onnxscript") if importlib.util.find_spec(module) is None]
     if missing:
         pytest.skip(f"exports cannot be made here, not installed: {', '.join(missing)}")
     import fault_graphs
 
-    order = write_order(tmp_path_factory.mktemp("bundles") / "made", make_plan(MADE, backend=Backend.ONNXRUNTIME))
-    told = [event for event in run("bundles", order, armed=False) if event["event"] == "bundle"]
+    plan, cache = make_plan(MADE, backend=Backend.ONNXRUNTIME), shared_cache / "bundles"
+    order = write_order(tmp_path_factory.mktemp("bundles") / "made", plan)
+    told = [event for event in run("bundles", dataclasses.replace(order, cache=cache), armed=False) if event["event"] == "bundle"]
     assert [event["message"] for event in told if not event["ok"]] == []
+    for entry in read_index(order.plan.parent / "bundles" / INDEX).values():  # into a cache of its own, since variants are added to it
+        for part in (Path(str(entry.key)), Path(ONNX_DIR, str(entry.key))):
+            shutil.copytree(cache / part, order.cache / part, ignore=shutil.ignore_patterns(".*"))
     fault_graphs.add_variants(order.plan.parent / "bundles", order.cache, "good", variants())
     return order
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +40,8 @@ from hwmatrix.records.backends import descriptor_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hwmatrix.matrix.spec import MatrixSpec
+
 # As strings: hwmatrix_faults itself imports torch, which is not for whoever only plans.
 ARCHITECTURE: Final = "hwmatrix-fault"
 MODEL_CLASS: Final = "HwmatrixFaultModel"
@@ -47,6 +51,8 @@ MARK: Final = "HWMATRIX_FAULT_RUN"
 PROJECT: Final = Path(__file__).resolve().parents[2]
 FAULTS: Final = Path(__file__).resolve().parent
 RULE: Final = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, min_samples=6, max_s=0.2)
+
+MEASURE: Final = "measure: {warmup_s: 0.0, warmup_iterations: 1, min_s: 1.0, min_samples: 1, max_s: 1.0, half_width: 0.5}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,11 +75,29 @@ class Order:
     shards: Path
 
 
-def untrained() -> str:
-    """matrix.yaml with random weights, for tests of anything but training: each model would take seconds."""
-    text = (PROJECT / "matrix.yaml").read_text(encoding="utf-8")
-    assert "weights: trained" in text
-    return text.replace("weights: trained", "weights: recipe")
+def untrained(*but: str) -> str:
+    """matrix.yaml with random weights, for tests of anything but training: most models take seconds, mamba 40. ``but``: these are."""
+    blocks = re.split(r"(?m)^(?=  \S+:$)", (PROJECT / "matrix.yaml").read_text(encoding="utf-8"))
+    assert sum("weights: trained" in block for block in blocks) >= 10
+    kept = tuple(f"  {name}:\n" for name in but)
+    return "".join(block if block.startswith(kept) else block.replace("weights: trained", "weights: recipe") for block in blocks)
+
+
+def untrained_spec(*but: str) -> MatrixSpec:
+    """The same, loaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "matrix.yaml"
+        file.write_text(untrained(*but), encoding="utf-8")
+        return load(file).spec
+
+
+def briefly_timed(text: str) -> str:
+    """The text of a matrix.yaml, with cells that are timed for one second, on a busy machine too: tests of anything but measuring need
+    cells of a known length.
+    """
+    timed = re.sub(r"^measure: .*$", MEASURE, text, count=1, flags=re.MULTILINE)
+    assert timed != text
+    return timed
 
 
 def make_plan(cases: Sequence[Case], *, backend: str, isolation: Isolation = Isolation.NONE) -> Plan:

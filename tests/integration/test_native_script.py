@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -13,14 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from fault_runs import PROJECT
+from fault_runs import PROJECT, briefly_timed, untrained
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 pytestmark = pytest.mark.torch
 
-SCRIPT: Final = PROJECT / "tests" / "gpu" / "native.sh"
+SCRIPT: Final = Path("tests", "gpu", "native.sh")
+PARTS: Final = ("harness", "images", "tests/gpu")
+"""What the script needs of a checkout, besides matrix.yaml."""
 APART: Final = ("unshare", "--map-root-user", "--net", "--mount")
 """Runs a command in separate namespaces: with no network but its own loopback, and private mounts."""
 OF_TORCH: Final = ("torch", "torchgen", "functorch", "numpy", "sympy", "mpmath", "networkx", "filelock", "fsspec", "jinja2", "markupsafe")
@@ -28,12 +31,12 @@ OF_TORCH: Final = ("torch", "torchgen", "functorch", "numpy", "sympy", "mpmath",
 
 
 def native(
-    *arguments: str | Path, python: str = sys.executable, apart: bool = False, extra: Mapping[str, str] | None = None
+    *arguments: str | Path, python: str = sys.executable, apart: Path | None = None, extra: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """Run the script, and return its exit code and output. ``apart``: without network, and with a read-only checkout."""
-    command: Sequence[str] = ["bash", str(SCRIPT), *map(str, arguments)]
+    """Run the script, and return its exit code and output. ``apart``: from this checkout, read-only, and without network."""
+    command: Sequence[str] = ["bash", str((apart or PROJECT) / SCRIPT), *map(str, arguments)]
     if apart:
-        checkout = shlex.quote(str(PROJECT))
+        checkout = shlex.quote(str(apart))
         mounts = f"mount --bind {checkout} {checkout} && mount -o remount,bind,ro {checkout}"
         command = [*APART, "sh", "-c", f"{mounts} && exec {shlex.join(command)}"]
     environment = {**os.environ, "PYTHON": python, **(extra or {})}
@@ -51,6 +54,16 @@ def wheels(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout whose models are not trained, and timed for one second: the time that they take is not what is tested."""
+    folder = tmp_path / "checkout"
+    for part in PARTS:
+        shutil.copytree(PROJECT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "matrix.yaml").write_text(briefly_timed(untrained()), encoding="utf-8")
+    return folder
+
+
 def on_gpu() -> int:
     """The expected exit code of a run in which everything possible has run."""
     import torch
@@ -58,11 +71,11 @@ def on_gpu() -> int:
     return 0 if torch.cuda.is_available() else 6
 
 
-def test_a_suite_runs_without_network_from_a_read_only_checkout(tmp_path: Path, wheels: Path) -> None:
+def test_a_suite_runs_without_network_from_a_read_only_checkout(tmp_path: Path, wheels: Path, checkout: Path) -> None:
     probe = subprocess.run([*APART, "true"], capture_output=True, text=True, check=False)
     if probe.returncode:
         pytest.skip(f"this machine lets nobody make namespaces: {probe.stderr.strip()}")
-    code, said = native(wheels, tmp_path / "out", "480", "smoke", apart=True)
+    code, said = native(wheels, tmp_path / "out", "480", "smoke", apart=checkout)
     assert code == on_gpu(), said
     cells = json.loads((tmp_path / "out" / "smoke" / "matrix.json").read_text(encoding="utf-8"))["cells"]
     assert {cell["status"] for cell in cells if cell["target"] == "cpu"} == {"pass"}, said
@@ -87,7 +100,7 @@ def test_suites_without_enough_time_are_listed(tmp_path: Path, wheels: Path) -> 
 
 def test_missing_packages_are_named_before_anything_runs(tmp_path: Path, wheels: Path) -> None:
     """In an environment whose PyTorch matches no image's constraints, and which has no other packages."""
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "bare")], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     packages = tmp_path / "packages"
     packages.mkdir()
     torch = importlib.util.find_spec("torch")

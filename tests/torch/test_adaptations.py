@@ -34,9 +34,9 @@ def planned(backend: Backend, *cases: tuple[Case, dict[str, Any]]) -> Plan:
     return dataclasses.replace(plan, models=tuple(models), cells=tuple(cells), timing=False, adapt=AdaptRule())
 
 
-def work_off(plan: Plan, folder: Path) -> list[tuple[CellRow, list[tuple[dict[str, Any], str]]]]:
+def work_off(plan: Plan, folder: Path, cache: Path) -> list[tuple[CellRow, list[tuple[dict[str, Any], str]]]]:
     """Run the plan and every round after it as the host does; give each cell, with its attempts and their statuses."""
-    order = write_order(folder, plan)
+    order = write_order(folder, plan, cache=cache / "bundles")
     _once(plan, order)
     whole = RunFolder(path=folder)
     while cells := pending(plan, whole):
@@ -53,10 +53,10 @@ def _once(plan: Plan, order: Order) -> None:
     run("run", order, "--target", plan.targets[0].name, "--host", "test", armed=True)
 
 
-def test_a_batch_that_is_too_large_and_a_precision_that_fails(tmp_path: Path) -> None:
+def test_a_batch_that_is_too_large_and_a_precision_that_fails(tmp_path: Path, shared_cache: Path) -> None:
     hungry = Case(name="hungry", fault="hungry", memory_mb=1536)  # 8 samples take 2048 MiB, 4 take 1024
     plan = planned(Backend.CPU, (hungry, {"batch": 8}), (Case(name="no-half", fault="no_half"), {"dtype": Dtype.FLOAT16}))
-    (cell, attempts), (half, others) = work_off(plan, tmp_path / "run")
+    (cell, attempts), (half, others) = work_off(plan, tmp_path / "run", shared_cache)
     assert (cell.status, cell.level, cell.batch, cell.adaptation) == ("oom", "Low", 8, {"batch": 4})
     assert attempts == [({"batch": 4}, "pass")]
     assert (half.status, half.level, half.dtype, half.adaptation) == ("error", "Low", "float16", {"dtype": "bfloat16"})
@@ -73,17 +73,19 @@ def test_a_batch_that_is_too_large_and_a_precision_that_fails(tmp_path: Path) ->
     assert shapes == [{"samples": 4}]  # it was really computed, and compared, with so many
 
 
-def test_a_target_without_the_precision_is_believed_and_works_in_its_own(tmp_path: Path) -> None:
+def test_a_target_without_the_precision_is_believed_and_works_in_its_own(tmp_path: Path, shared_cache: Path) -> None:
     pytest.importorskip("onnxruntime")
-    ((cell, attempts),) = work_off(planned(Backend.ONNXRUNTIME, (Case(name="good"), {"dtype": Dtype.FLOAT16})), tmp_path / "run")
+    ((cell, attempts),) = work_off(
+        planned(Backend.ONNXRUNTIME, (Case(name="good"), {"dtype": Dtype.FLOAT16})), tmp_path / "run", shared_cache
+    )
     assert (cell.status, cell.error_type, cell.level) == ("unsupported", "unsupported_dtype", "Low")
     assert attempts == [({"dtype": "float32"}, "pass")]
 
 
-def test_a_target_takes_the_one_export_that_it_is_told_to(tmp_path: Path) -> None:
+def test_a_target_takes_the_one_export_that_it_is_told_to(tmp_path: Path, shared_cache: Path) -> None:
     """A model that gives wrong numbers does so in every export: each is tried, and the cell stays what it was."""
     pytest.importorskip("openvino")
-    ((cell, attempts),) = work_off(planned(Backend.OPENVINO, (Case(name="wrong", fault="wrong"), {})), tmp_path / "run")
+    ((cell, attempts),) = work_off(planned(Backend.OPENVINO, (Case(name="wrong", fault="wrong"), {})), tmp_path / "run", shared_cache)
     assert (cell.status, cell.level, cell.adaptation) == ("mismatch", "none", None)
     assert attempts == [({"export": "trace"}, "mismatch")]
     found = rows(tmp_path / "run" / "matrix.duckdb", "SELECT method FROM cells WHERE role IN ('model', 'adapted') ORDER BY role DESC")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwmatrix.targets.openvino.target import _fit_inputs
+from hwmatrix.targets.openvino.target import OpenVino, _fit_inputs
 
 pytest.importorskip("openvino")
 torch = pytest.importorskip("torch")
@@ -102,3 +102,10 @@ def test_an_operator_that_a_trace_lacks_is_told_with_what_the_exporter_had_faile
     operator = "aten::special_bessel_j0"
     assert f"('{operator}',) OpenVINO has no conversion for {operator} in a trace; transformers' exporter had failed: " in told
     assert "data-dependent" in told
+
+
+def test_conversions_are_reported_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "openvino_telemetry", raising=False)
+    OpenVino.preload(())
+    with pytest.raises(ImportError):
+        import openvino_telemetry  # noqa: F401

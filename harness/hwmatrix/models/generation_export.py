@@ -151,6 +151,7 @@ def make_openvino(bundle: Bundle, folder: Path) -> dict[str, Any]:
 
     from hwmatrix.models.build import load_model
 
+    openvino_graph.without_telemetry()
     torch.set_num_threads(1)
     model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=None, cache=True)
     onnx_exporters.with_batched_experts(model)

@@ -105,13 +105,19 @@ class OnnxFailure:
 
 
 def preload() -> None:
-    """Import what the exporters need, once for all forked processes: the import takes two seconds.
+    """Import what the exporters need, once for all forked processes: the import takes three seconds.
 
     Import errors are ignored here; the exporter gets and records the same error.
     """
     for name in _MODULES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    with contextlib.suppress(ImportError):
+        from transformers.exporters.utils import apply_patches
+
+        for backend in ("dynamo", "onnx"):  # imports the two dozen models that are patched whatever model is exported
+            with apply_patches(backend):
+                pass
 
 
 def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, ...]:

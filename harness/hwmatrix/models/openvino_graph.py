@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.models.onnx_graph import INPUT_PREFIX
@@ -44,3 +45,11 @@ def fit_inputs(
             program.remove_parameter(parameter)
         else:
             raise ValueError(f"the exported graph has inputs that the model does not have: {', '.join(sorted(names))}")
+
+
+def without_telemetry() -> None:
+    """Make the package openvino_telemetry unavailable, which OpenVINO can do without.
+
+    It reports every conversion to its makers, from processes that it forks: that takes as long as converting a tiny model.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type] # None refuses the import

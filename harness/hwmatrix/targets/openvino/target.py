@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hwmatrix.errors import UnavailableError
+from hwmatrix.models import openvino_graph
 from hwmatrix.models.build import load_model
 from hwmatrix.models.onnx_export import read_generation
 from hwmatrix.records import Dtype, Placement
@@ -49,6 +50,7 @@ class OpenVino:
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
         """Import only the Python modules: a Core starts threads, so it belongs into the child."""
+        openvino_graph.without_telemetry()
         import openvino  # noqa: F401
         from transformers.exporters import exporter_openvino  # noqa: F401
 
@@ -64,6 +66,7 @@ class OpenVino:
         Raises:
             UnavailableError: the runtime does not list it.
         """
+        openvino_graph.without_telemetry()
         import openvino
 
         torch.set_num_threads(self._settings.threads)
