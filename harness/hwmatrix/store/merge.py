@@ -235,9 +235,9 @@ def _versions(connection: duckdb.DuckDBPyConnection, aliases: Collection[str]) -
     """The schema version of each shard. One query for the whole batch, since each costs some milliseconds."""
     asking = " UNION ALL ".join(f"SELECT '{alias}', value FROM {alias}.meta WHERE key = 'schema_version'" for alias in aliases)  # noqa: S608
     versions = dict(connection.execute(asking).fetchall())
-    foreign = sorted({version for version in versions.values() if version not in _READ})
+    foreign = [version for version in versions.values() if version not in _READ]
     if foreign or len(versions) != len(aliases):
-        found = ", ".join(foreign) or "none"
+        found = foreign[0] if foreign else "none"
         raise _RefusedError(f"its schema is version {found}, this hwmatrix reads {SCHEMA_VERSION}: run the target again")
     return versions
 
@@ -246,11 +246,10 @@ def _insert_all(connection: duckdb.DuckDBPyConnection, versions: dict[str, str],
     rows = 0
     for table, columns in _columns(connection).items():
         selects = " UNION ALL ".join(_select(alias, table, columns, version) for alias, version in versions.items())
-        inserted = connection.execute(f"INSERT INTO {table} ({', '.join(columns)}) {selects}").fetchone()
+        ((inserted,),) = connection.execute(f"INSERT INTO {table} ({', '.join(columns)}) {selects}").fetchall()
         promised = sum(candidate.sidecar.counts[table] for candidate in batch)
-        if inserted is None or inserted[0] != promised:
-            found = inserted[0] if inserted else 0
-            raise _RefusedError(f"its table {table} holds {found} rows, its sidecar says {promised}")
+        if inserted != promised:
+            raise _RefusedError(f"its table {table} holds {inserted} rows, its sidecar says {promised}")
         rows += promised
     for candidate in batch:
         connection.execute("UPDATE shards SET sha256 = ? WHERE shard_id = ?", [candidate.sidecar.sha256, candidate.sidecar.shard_id])

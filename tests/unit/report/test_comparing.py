@@ -78,6 +78,7 @@ def timed(p25_ms: float | None, **changes: Any) -> ComparedCell:
         {"batch": 2},
         {"sequence_length": 17},
         {"threads": 2},
+        {"new_tokens": 8},
     ],
 )
 def test_cells_with_other_settings_are_different(changes: dict[str, Any]) -> None:

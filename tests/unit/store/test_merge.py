@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -19,29 +20,52 @@ from hwmatrix.store import confined
 from hwmatrix.store import merge as merging
 from hwmatrix.store.cell_columns import schema
 from hwmatrix.store.merge import merge
+from hwmatrix.store.rewriting import rewriting
 from hwmatrix.store.shard import finished_cells
 from hwmatrix.store.sidecar import sidecar_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 PLAN = make.plan()
 TABLES = ("runs", "planned", "shards", "detections", "cells", "stages", "outputs", "samples", "rejected")
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run with a complete shard for each of two targets."""
-    folder = make.run_folder(tmp_path / "runs", PLAN)
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a complete shard for each of two targets, written once for all tests: they get copies."""
+    folder = make.run_folder(tmp_path_factory.mktemp("written"), PLAN)
     make.write_shard(folder / "shards", PLAN, "cpu", "aaaaaaaaaaaa")
     make.write_shard(folder / "shards", PLAN, "openvino", "bbbbbbbbbbbb")
     return folder
 
 
+@pytest.fixture(scope="module")
+def written_database(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with that run, merged once for all tests."""
+    path = tmp_path_factory.mktemp("merged") / "matrix.duckdb"
+    merge([written], path)
+    return path
+
+
+@pytest.fixture
+def run(written: Path, tmp_path: Path) -> Path:
+    """A run with a complete shard for each of two targets."""
+    return shutil.copytree(written, tmp_path / "runs" / written.name)
+
+
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
+    """Where a merge creates a database."""
     return tmp_path / "latest" / "matrix.duckdb"
+
+
+@pytest.fixture
+def merged(written_database: Path, database: Path) -> Path:
+    """The database with the run's two shards."""
+    database.parent.mkdir()
+    return shutil.copy(written_database, database)
 
 
 def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
@@ -52,7 +76,9 @@ def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
 def content(path: Path) -> dict[str, list[str]]:
     """All rows of all tables, sorted, without the times of rejections."""
     what = {table: "* EXCLUDE (rejected_at)" if table == "rejected" else "*" for table in TABLES}
-    return {table: sorted(map(repr, rows(path, f"SELECT {columns} FROM {table}"))) for table, columns in what.items()}  # noqa: S608
+    with duckdb.connect(str(path), read_only=True) as connection:
+        found = {table: connection.execute(f"SELECT {columns} FROM {table}").fetchall() for table, columns in what.items()}  # noqa: S608
+    return {table: sorted(map(repr, of_table)) for table, of_table in found.items()}
 
 
 def statuses(path: Path) -> dict[str, tuple[str, str | None]]:
@@ -90,6 +116,32 @@ def test_all_rows_are_merged(run: Path, database: Path) -> None:
     assert [path.name for path in database.parent.iterdir()] == ["matrix.duckdb"]
 
 
+def test_the_shards_of_a_batch_are_copied_by_one_statement_per_table(run: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executed: list[str] = []
+
+    class Recording:
+        """A connection that notes what it executes."""
+
+        def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+            self.connection = connection
+
+        def execute(self, query: str, *parameters: object) -> duckdb.DuckDBPyConnection:
+            executed.append(query)
+            return self.connection.execute(query, *parameters)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.connection, name)
+
+    @contextlib.contextmanager
+    def recorded(*arguments: Any, **options: Any) -> Iterator[Recording]:
+        with rewriting(*arguments, **options) as connection:
+            yield Recording(connection)
+
+    monkeypatch.setattr(merging, "rewriting", recorded)
+    assert len(merge([run], database).merged) == 2
+    assert sum(query.startswith("INSERT INTO samples ") for query in executed) == 1
+
+
 def test_merging_again_changes_nothing(run: Path, database: Path) -> None:
     (run / "shards" / "cpu-broken.duckdb").write_text("text")
     merge([run], database)
@@ -116,12 +168,11 @@ def test_the_order_does_not_matter(tmp_path: Path) -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_a_fresh_database_has_only_these_runs(run: Path, database: Path, tmp_path: Path) -> None:
-    merge([run], database)
+def test_a_fresh_database_has_only_these_runs(merged: Path, tmp_path: Path) -> None:
     other = make.plan(run_id="20270102T030405Z-def456")
     folder = make.run_folder(tmp_path / "runs", other)
-    merge([folder], database, fresh=True)
-    assert rows(database, "SELECT run_id FROM runs") == [(other.run_id,)]
+    merge([folder], merged, fresh=True)
+    assert rows(merged, "SELECT run_id FROM runs") == [(other.run_id,)]
 
 
 def test_more_shards_than_can_be_attached_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,29 +330,27 @@ def test_two_shards_with_the_same_id_and_different_content(run: Path, database: 
     assert {status for status, _ in statuses(database).values()} == {"pass"}
 
 
-def test_another_shard_under_a_known_id(run: Path, database: Path) -> None:
-    merge([run], database)
+def test_another_shard_under_a_known_id(run: Path, merged: Path) -> None:
     path = run / "shards" / "cpu-aaaaaaaaaaaa.duckdb"
     change(path, "UPDATE cells SET status = 'mismatch'")
-    report = merge([run], database)
+    report = merge([run], merged)
     assert [rejection.reason for rejection in report.rejected] == ["the database already has a different shard with the same id"]
-    assert {status for status, _ in statuses(database).values()} == {"pass"}
+    assert {status for status, _ in statuses(merged).values()} == {"pass"}
 
 
-def test_a_failed_merge_does_not_change_the_database(run: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    merge([run], database)
-    before = database.read_bytes()
+def test_a_failed_merge_does_not_change_the_database(run: Path, merged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = merged.read_bytes()
     make.write_shard(run / "shards", PLAN, "cpu", "cccccccccccc")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise duckdb.IOException("No space left on device")
 
-    monkeypatch.setattr(merging, "_list_rejected", full)
+    monkeypatch.setattr(merging, "check_visible", full)
     with pytest.raises(StoreError, match=r"the merge failed: .*No space left") as caught:
-        merge([run], database)
+        merge([run], merged)
     assert caught.value.advice == "The database is as it was before."
-    assert database.read_bytes() == before
-    assert [path.name for path in database.parent.iterdir()] == ["matrix.duckdb"]
+    assert merged.read_bytes() == before
+    assert [path.name for path in merged.parent.iterdir()] == ["matrix.duckdb"]
 
 
 @pytest.mark.parametrize("text", ["garbage", ""])
@@ -314,13 +363,12 @@ def test_a_file_that_is_not_a_database_is_not_replaced(run: Path, database: Path
     assert len(merge([run], database, fresh=True).merged) == 2
 
 
-def test_a_database_of_another_version_is_refused_with_advice(run: Path, database: Path) -> None:
-    merge([run], database)
+def test_a_database_of_another_version_is_refused_with_advice(run: Path, merged: Path) -> None:
     change_version = "UPDATE meta SET value = '99' WHERE key = 'schema_version'"
-    with duckdb.connect(str(database)) as connection:
+    with duckdb.connect(str(merged)) as connection:
         connection.execute(change_version)
     with pytest.raises(StoreError, match="schema version 99, this hwmatrix reads 9") as caught:
-        merge([run], database)
+        merge([run], merged)
     assert "Merge the shards into a new file" in caught.value.advice
 
 
@@ -364,16 +412,15 @@ OLDER = {
 
 
 @pytest.mark.parametrize("version", OLDER)
-def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path, database: Path, version: str) -> None:
-    merge([run], database)
-    before = rows(database, "SELECT cell_id, status FROM cells ORDER BY cell_id")
-    with duckdb.connect(str(database)) as connection:
+def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path, merged: Path, version: str) -> None:
+    with duckdb.connect(str(merged)) as connection:
+        before = connection.execute("SELECT cell_id, status FROM cells ORDER BY cell_id").fetchall()
         connection.execute(OLDER[version])
         connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [version])
-    assert merge([run], database).merged == ()
-    assert rows(database, "SELECT cell_id, status FROM cells ORDER BY cell_id") == before
-    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("9",)]
-    with duckdb.connect() as fresh, duckdb.connect(str(database)) as upgraded:
+    assert merge([run], merged).merged == ()
+    with duckdb.connect() as fresh, duckdb.connect(str(merged)) as upgraded:
+        assert upgraded.execute("SELECT cell_id, status FROM cells ORDER BY cell_id").fetchall() == before
+        assert upgraded.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchall() == [("9",)]
         fresh.execute(schema())
         what = "table_name, column_name, data_type, is_nullable"
         columns = f"SELECT {what} FROM duckdb_columns() JOIN duckdb_tables() USING (table_name) ORDER BY ALL"  # noqa: S608
@@ -547,20 +594,19 @@ def test_all_views_of_a_shard_are_named(run: Path, database: Path) -> None:
     assert rejection.reason == "it is not a valid shard: it has views, which could read other files: first, second"
 
 
-def test_a_plan_that_cannot_be_read_is_named(run: Path, database: Path) -> None:
-    merge([run], database)
-    with duckdb.connect(str(database)) as connection:
+def test_a_plan_that_cannot_be_read_is_named(run: Path, merged: Path) -> None:
+    with duckdb.connect(str(merged)) as connection:
         connection.execute("UPDATE runs SET plan = '{}'")
     with pytest.raises(StoreError) as caught:
-        merge([run], database)
-    assert f"{database}, run {PLAN.run_id}" in caught.value.message
+        merge([run], merged)
+    assert f"{merged}, run {PLAN.run_id}" in caught.value.message
     (run / "plan.json").write_text("{}")
     with pytest.raises(StoreError) as caught:
-        merge([run], database)
+        merge([run], merged)
     assert str(run / "plan.json") in caught.value.message
     (run / "plan.json").unlink()
     with pytest.raises(StoreError, match=r"cannot be read: .*No such file") as caught:
-        merge([run], database)
+        merge([run], merged)
     assert caught.value.message.startswith(f"{run / 'plan.json'}: ")
 
 
@@ -580,8 +626,9 @@ def test_cells_withdrawn_from_several_runs_are_reported_in_order(tmp_path: Path,
         make.write_shard(folders[-1] / "shards", plan, "cpu", shard_id)
         left = tuple(cell for cell in plan.cells if cell.key != withdrawn)
         (folders[-1] / "plan.json").write_text(to_json(dataclasses.replace(plan, cells=left, matrix_sha256="cd" * 32)))
+    make.write_shard(folders[0] / "shards", PLAN, "openvino", "cccccccccccc")  # without withdrawn cells
     report = merge(folders, database)
-    assert (len(report.merged), report.rejected) == (2, ())
+    assert (len(report.merged), report.rejected) == (3, ())
     assert report.withdrawn == ("bert/tiny/cpu", "gpt2/tiny/cpu")
     kept = rows(database, "SELECT run_id, json_extract_string(plan, '$.withdrawn[*]') FROM runs ORDER BY run_id")
     assert kept == [(PLAN.run_id, ["gpt2/tiny/cpu"]), (other.run_id, ["bert/tiny/cpu"])]

@@ -192,7 +192,7 @@ def test_a_plan_of_a_version_without_the_field_onnx_belongs_to_the_same_run(tmp_
 @pytest.mark.parametrize("apart", [False, True])
 def test_contradicting_plans_are_refused_by_name(tmp_path: Path, kind: str, *, apart: bool) -> None:
     change, what = CONTRADICTIONS[kind]
-    first, second = folder_of(tmp_path / "a", WHOLE, "cpu"), folder_of(tmp_path / "b", change(WHOLE), "cpu", shard_ids=["bbbbbbbbbbbb"])
+    first, second = (make.run_folder(tmp_path / name, part(plan, ["cpu"])) for name, plan in (("a", WHOLE), ("b", change(WHOLE))))
     database = tmp_path / "z.duckdb"
     if apart:
         merge([first], database)
