@@ -31,7 +31,7 @@ SURVIVORS: Final = HERE / "survivors.yaml"
 COPIED: Final = ("pyproject.toml", "matrix.yaml", "images", "tests")
 KILLED: Final = frozenset({"killed", "timeout", "segfault"})
 """States that count as killed: a mutant that hangs or crashes the interpreter is noticed by anyone who runs the tests."""
-SQL: Final = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE|ATTACH|DETACH|WHERE|FROM)\b")
+SQL: Final = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE|ATTACH|DETACH|WHERE|FROM|UNION)\b")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
