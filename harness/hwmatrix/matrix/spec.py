@@ -156,7 +156,8 @@ class SuiteSpec:
 class ExpectSpec:
     """A known problem: cells that are expected not to pass, how they end, why, and where to read about it.
 
-    It applies to the cells of these models on these targets, in all precisions and sizes unless it names some. ``type:gemma3`` is the model
+    It applies to the cells of these models on these targets, in all precisions and sizes unless it names some,
+    and to those that generate as well as those of one forward pass unless ``generation`` chooses. ``type:gemma3`` is the model
     that is made from the type gemma3 alone; in a run its name is ``gemma3``, unless matrix.yaml has a model of that name. A gate accepts
     that such a cell fails as expected, and fails if it ends otherwise. With ``strict: false`` the cell may also pass, as pytest's xfail.
     """
@@ -165,16 +166,18 @@ class ExpectSpec:
     targets: Literal["all"] | Annotated[tuple[Name, ...], Field(min_length=1)]
     dtypes: tuple[Dtype, ...] = ()
     sizes: tuple[Size, ...] = ()
+    generation: bool | None = None
     status: Status
     error_type: str | None = None
     strict: bool = True
     reason: Annotated[str, Field(min_length=1)]
     link: Annotated[str, Field(min_length=1)]
 
-    def covers(self, model: str, target: str, dtype: Dtype, size: Size) -> bool:
+    def covers(self, model: str, target: str, dtype: Dtype, size: Size, *, generates: bool) -> bool:
         """Whether the expectation applies to a cell."""
         return (
-            (self.models == "all" or model in self.models)
+            self.generation in {None, generates}
+            and (self.models == "all" or model in self.models)
             and (self.targets == "all" or target in self.targets)
             and (not self.dtypes or dtype in self.dtypes)
             and (not self.sizes or size in self.sizes)

@@ -44,9 +44,9 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Samples:
-    """The arguments that the graphs of a model are traced with, two rows each.
+    """The arguments that the graphs of a model are traced with.
 
-    No dynamic axis may have the size 1 or 0 in a trace: it would become a constant. ``prefill`` None: one graph, ``decode``, processes
+    An axis of size 1 or 0 becomes a constant in a trace. The batch may, since a bundle has one; a length may not. ``prefill`` None: one graph, ``decode``, processes
     prompts too, with an empty cache.
     """
 
@@ -96,12 +96,10 @@ def samples(model: Any, prompt: Prompt) -> Samples:
     Raises:
         FactoryError: ``generate`` does not call the model once for each token (``no_generation``).
     """
-    import torch
-
-    inputs = {name: torch.cat([tensor, tensor]) for name, tensor in prompt.inputs.items()}
+    inputs = {name: tensor.clone() for name, tensor in prompt.inputs.items()}
     if _MASK in inputs and not model.config.is_encoder_decoder:
         inputs[_MASK][-1, -1] = 0  # a mask of ones would be dropped, and be no input of the graph
-    tokens = prompt.tokens.repeat(2, _PASSES)[:, :_PASSES]
+    tokens = prompt.tokens.repeat(1, _PASSES)[:, :_PASSES]
     _, calls = recorded(model, dataclasses.replace(prompt, inputs=inputs, tokens=tokens), keep_state={0, _TRACED_PASS})
     if not calls:
         message = f"generate does not call {type(model).__name__} once for each token, so there is no graph of a step"

@@ -137,7 +137,8 @@ def _change_violations(matrix: LoadedMatrix, change: Change) -> Iterator[Violati
 def _covers(each: ExpectSpec, cell: ComparedCell) -> bool:
     """Whether an expectation applies to a cell: also by the precision that its runtime chose."""
     dtypes = {cell.dtype, cell.precision or cell.dtype}
-    return any(each.covers(cell.model, cell.target, dtype, cell.size) for dtype in dtypes)
+    generates = bool(cell.new_tokens)
+    return any(each.covers(cell.model, cell.target, dtype, cell.size, generates=generates) for dtype in dtypes)
 
 
 def _holds(each: ExpectSpec, cell: ComparedCell) -> bool:

@@ -103,6 +103,22 @@ def test_an_expectation_that_is_not_strict_also_allows_a_pass(tmp_path: Path) ->
     assert found.rule is Rule.UNEXPECTED_FAILURE
 
 
+@pytest.mark.parametrize(("generation", "covered"), [("true", {8}), ("false", {0}), (None, {0, 8})])
+def test_an_expectation_can_be_of_generation_alone_or_of_forward_passes(tmp_path: Path, generation: str | None, covered: set[int]) -> None:
+    known = KNOWN if generation is None else KNOWN.replace("status: crash", f"generation: {generation}, status: crash")
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("openvino", "openvino")
+        for tokens in (0, 8):
+            database.cell(
+                database.plan("bert", "openvino", cell_key=f"bert-n{tokens}", new_tokens=tokens), "openvino", **unmeasured("crash")
+            )
+    unexpected = violations(matrix(tmp_path, known), path)
+    assert len(unexpected) == 2 - len(covered)
+    assert all(str(each.settings).endswith(" n8") == (8 not in covered) for each in unexpected)
+
+
 @pytest.mark.parametrize(("precision", "unexpected"), [("bfloat16", 0), ("float32", 1)])
 def test_an_expectation_also_covers_what_the_runtime_chose(tmp_path: Path, precision: str, unexpected: int) -> None:
     known = KNOWN.replace("status: crash", "dtypes: [bfloat16], status: mismatch")
