@@ -46,8 +46,8 @@ class Call:
 class Samples:
     """The arguments that the graphs of a model are traced with.
 
-    An axis of size 1 or 0 becomes a constant in a trace. The batch may, since a bundle has one; a length may not. ``prefill`` None: one graph, ``decode``, processes
-    prompts too, with an empty cache.
+    An axis of size 1 or 0 becomes a constant in a trace. The batch may, since a bundle has one; a length may not. ``prefill`` None: one
+    graph, ``decode``, processes prompts too, with an empty cache.
     """
 
     prefill: dict[str, Any] | None
@@ -58,12 +58,15 @@ class Samples:
         return ("prefill", self.prefill), ("decode", self.decode)
 
 
-def recorded(model: Any, prompt: Prompt, *, keep_state: Collection[int] = ()) -> tuple[_Tensor, tuple[Call, ...]]:
+def recorded(
+    model: Any, prompt: Prompt, *, keep_state: Collection[int] = (), masked: tuple[bool, bool] = (False, False)
+) -> tuple[_Tensor, tuple[Call, ...]]:
     """Force a prompt's continuation. Return the logits of every step (steps, rows, vocabulary; on the CPU), and every forward pass.
 
     What other parts of the model make of the prompt before the first pass (an encoder, a vision tower) is not among its arguments: it gets
-    the prompt itself, so that these parts belong to it. ``keep_state`` are the numbers of the passes whose state is copied. There are no
-    passes if ``generate`` makes more or fewer of them than tokens.
+    the prompt itself, so that these parts belong to it. ``keep_state`` are the numbers of the passes whose state is copied. ``masked``:
+    whether the first pass and the others get an attention mask of ones where ``generate`` drops it. There are no passes if ``generate``
+    makes more or fewer of them than tokens.
     """
     import torch
 
@@ -77,7 +80,9 @@ def recorded(model: Any, prompt: Prompt, *, keep_state: Collection[int] = ()) ->
         options = {name: value for name, value in known.items() if isinstance(value, (bool, int, float, str))}
         held = known.keys() - given.keys() - options.keys() if number in keep_state else ()
         state = {name: copy.deepcopy(known[name]) for name in held}
-        calls.append(Call(given=_mask_kept(model, prompt, given, number), state=state, options=options))
+        if masked[min(number, 1)] and _MASK not in given:
+            given[_MASK] = _ones(prompt, number)
+        calls.append(Call(given=given, state=state, options=options))
 
     hook = model.register_forward_pre_hook(before, with_kwargs=True)
     try:
@@ -90,17 +95,35 @@ def recorded(model: Any, prompt: Prompt, *, keep_state: Collection[int] = ()) ->
     return torch.stack(logits), tuple(calls)
 
 
+def takes_mask(model: Any, prompt: Prompt) -> tuple[bool, bool]:
+    """Whether the first pass and the later ones get an attention mask if something is padded.
+
+    ``generate`` drops a mask of ones, but a graph that was traced with a mask has it as an input. State space models use it for the prompt
+    alone.
+    """
+    if _MASK not in prompt.inputs or _TEXT not in prompt.inputs or model.config.is_encoder_decoder:
+        return False, False
+    _, calls = recorded(model, dataclasses.replace(prompt, inputs=_padded(model, prompt), tokens=prompt.tokens.repeat(1, 2)[:, :2]))
+    return (_MASK in calls[0].given, _MASK in calls[1].given) if calls else (False, False)
+
+
+def _padded(model: Any, prompt: Prompt) -> _Tensors:
+    """The inputs of a prompt whose last position is masked, so that ``generate`` keeps the mask. The logits mean nothing then."""
+    inputs = {name: tensor.clone() for name, tensor in prompt.inputs.items()}
+    if _MASK in inputs and not model.config.is_encoder_decoder:
+        inputs[_MASK][-1, -1] = 0
+    return inputs
+
+
 def samples(model: Any, prompt: Prompt) -> Samples:
     """What to trace a model with, made of a prompt.
 
     Raises:
         FactoryError: ``generate`` does not call the model once for each token (``no_generation``).
     """
-    inputs = {name: tensor.clone() for name, tensor in prompt.inputs.items()}
-    if _MASK in inputs and not model.config.is_encoder_decoder:
-        inputs[_MASK][-1, -1] = 0  # a mask of ones would be dropped, and be no input of the graph
     tokens = prompt.tokens.repeat(1, _PASSES)[:, :_PASSES]
-    _, calls = recorded(model, dataclasses.replace(prompt, inputs=inputs, tokens=tokens), keep_state={0, _TRACED_PASS})
+    traced = dataclasses.replace(prompt, inputs=_padded(model, prompt), tokens=tokens)
+    _, calls = recorded(model, traced, keep_state={0, _TRACED_PASS})
     if not calls:
         message = f"generate does not call {type(model).__name__} once for each token, so there is no graph of a step"
         raise FactoryError(message, error_type="no_generation")
@@ -156,11 +179,9 @@ def _prefill(prompt: Prompt, first: Call) -> Call:
     return Call(given={**prompt.inputs, **first.given}, state=state, options=first.options)
 
 
-def _mask_kept(model: Any, prompt: Prompt, given: _Tensors, number: int) -> _Tensors:
-    """The tensors of a pass, with the attention mask that ``generate`` drops if nothing is padded: a graph has it as an input."""
+def _ones(prompt: Prompt, number: int) -> _Tensor:
+    """The attention mask of a pass without padding."""
     import torch
 
-    if _MASK in given or _MASK not in prompt.inputs or _TEXT not in prompt.inputs or model.config.is_encoder_decoder:
-        return given
     rows, length = prompt.inputs[_TEXT].shape
-    return {**given, _MASK: torch.ones(rows, length + number, dtype=torch.int64)}
+    return torch.ones(rows, length + number, dtype=torch.int64)

@@ -16,7 +16,7 @@ from hwmatrix.models.factory.rules import digest, override
 from hwmatrix.models.factory.synthesis import synthesise
 from hwmatrix.models.floors import noise_floors
 from hwmatrix.models.folder import CALIBRATION, EXPECTED, GENERATION, HELD_OUT, INPUTS, MODEL_DIR
-from hwmatrix.models.generation_calls import recorded
+from hwmatrix.models.generation_calls import recorded, takes_mask
 from hwmatrix.models.influence import without_influence
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.learning.quality import Answers
@@ -182,8 +182,9 @@ def _generation(plan: ModelPlan, folder: Path, inputs: _Tensors, learned: Sequen
         with deterministic():
             forced = generation.prompts(model, inputs, steps=plan.new_tokens, seed=plan.seed)
             free = [generation.answered(model, example, plan.new_tokens, number) for number, example in enumerate(learned)]
+            masked = takes_mask(model, forced[0])
             for prompt in (*forced, *free):
-                logits, calls = recorded(model, prompt)
+                logits, calls = recorded(model, prompt, masked=masked)
                 logits = logits.float()
                 if not bool(logits.isfinite().all()):
                     return {"reason": f"the reference's logits have NaN or infinity after the {prompt.name} prompt"}
