@@ -21,7 +21,7 @@ pytestmark = pytest.mark.torch
 
 BATCH = 2048
 SMALL_MB = 224
-"""A cell's memory limit. Comparing the outputs of a batch of 1024 takes about 290 MiB, of 512 about 175."""
+"""A cell's memory limit. Comparing the outputs of a batch of 2048 takes about twice that."""
 
 
 @pytest.fixture(scope="module")
