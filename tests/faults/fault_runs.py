@@ -33,9 +33,11 @@ from hwmatrix.records import (
     Size,
     TargetPlan,
     Tolerance,
+    plan_from_json,
     to_json,
 )
 from hwmatrix.records.backends import descriptor_of
+from hwmatrix.runner.bundles import BundleOrder, all_cached
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,7 +158,10 @@ def write_order(folder: Path, plan: Plan, *, cache: Path | None = None) -> Order
 def run(work: str, order: Order, *arguments: str, armed: bool, timeout_s: float = 300.0) -> list[dict[str, Any]]:
     """Run the runner here, in a process of its own; give its events. It must end with 0."""
     out = order.plan.parent / "bundles" if work == "bundles" else order.shards
-    command = [sys.executable, "-m", "hwmatrix_faults", work, "--plan", str(order.plan), "--cache", str(order.cache), "--out", str(out)]
+    plan = plan_from_json(order.plan.read_bytes(), where=str(order.plan))
+    cached = work == "bundles" and all_cached(BundleOrder(plan=plan, cache=order.cache, out=out))
+    module = "hwmatrix.runner" if cached else "hwmatrix_faults"  # nothing is built: then no models are needed, whose import takes longest
+    command = [sys.executable, "-m", module, work, "--plan", str(order.plan), "--cache", str(order.cache), "--out", str(out)]
     done = subprocess.run(
         [*command, *arguments],
         env=environment(armed=armed) | {MARK: str(order.plan)},

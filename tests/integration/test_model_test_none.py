@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.torch
 
-BATCH = 4096
-SMALL_MB = 256
-"""A cell's memory limit. The outputs of a batch of 4096 take 64 MiB, and comparing them more than twice that."""
+BATCH = 2048
+SMALL_MB = 224
+"""A cell's memory limit. Comparing the outputs of a batch of 2048 takes about twice that."""
 
 
 @pytest.fixture(scope="module")
