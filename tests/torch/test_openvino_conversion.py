@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwmatrix.targets.openvino.target import OpenVino, _fit_inputs
+from hwmatrix.models.openvino_graph import fit_inputs
+from hwmatrix.targets.openvino.target import OpenVino
 
 pytest.importorskip("openvino")
 torch = pytest.importorskip("torch")
@@ -45,7 +46,7 @@ def test_what_the_exporter_computed_in_advance_is_a_constant() -> None:
 
     taken, positions = parameter("pixel_values"), parameter("position_ids")
     graph = program([taken, positions], opset13.add(taken, positions))
-    _fit_inputs(graph, {"pixel_values": X}, {"position_ids": torch.tensor([10.0, 20.0, 30.0])})
+    fit_inputs(graph, {"pixel_values": X}, {"position_ids": torch.tensor([10.0, 20.0, 30.0])})
     assert [port.get_any_name() for port in graph.inputs] == ["pixel_values"]
     assert run(graph, {"pixel_values": X.numpy()}) == [11, 22, 33]
 
@@ -55,7 +56,7 @@ def test_an_input_gets_its_own_name_again() -> None:
 
     taken = parameter("input.height")
     graph = program([taken], opset13.add(taken, taken))
-    _fit_inputs(graph, {"height": X}, {})
+    fit_inputs(graph, {"height": X}, {})
     assert run(graph, {"height": X.numpy()}) == [2, 4, 6]
 
 
@@ -64,7 +65,7 @@ def test_an_input_that_nothing_reads_goes() -> None:
 
     taken, number = parameter("x"), parameter("max_seqlen")
     graph = program([taken, number], opset13.add(taken, taken))
-    _fit_inputs(graph, {"x": X}, {})
+    fit_inputs(graph, {"x": X}, {})
     assert [port.get_any_name() for port in graph.inputs] == ["x"]
 
 
@@ -74,7 +75,7 @@ def test_an_input_that_nobody_can_set_is_refused() -> None:
     taken, cache = parameter("x"), parameter("cache")
     graph = program([taken, cache], opset13.add(taken, cache))
     with pytest.raises(ValueError, match="inputs that the model does not have: cache"):
-        _fit_inputs(graph, {"x": X}, {})
+        fit_inputs(graph, {"x": X}, {})
 
 
 UNCONVERTIBLE = """
