@@ -81,7 +81,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(bundles, "find_or_build", find_or_build)
     monkeypatch.setattr(exports, "verify", bundle_at)
     monkeypatch.setattr(onnx_export, "EXPORTERS", {name: exporter(name) for name in (FIRST, SECOND)})
-    monkeypatch.setattr(onnx_export, "_versions", lambda: {"torch": "1"})
+    monkeypatch.setattr(onnx_export, "_versions", lambda _: {"torch": "1"})
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(os, "getloadavg", lambda: (12.0, 6.0, 3.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
