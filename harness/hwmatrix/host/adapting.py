@@ -123,7 +123,7 @@ def _next(plan: Plan, cell: CellPlan, end: _Ended) -> Change | None:
         batch=cell.settings.batch,
         dtype=cell.settings.dtype,
         export=descriptor.export_of(end.method),
-        exports=descriptor.exports,
+        exports=() if cell.settings.new_tokens else descriptor.exports,  # generation has one export
         precisions=tuple(dtype for dtype in descriptor.precisions if dtype in plan.tolerances),
     )
     tried = [Attempt(change=change, short_of_memory=other.short_of_memory(backend)) for change, other in end.tried]

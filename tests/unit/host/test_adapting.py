@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import factory_plans as make
+import pytest
 from fake_executor import FakeExecutor
 from rich.console import Console
 
@@ -107,6 +108,19 @@ def test_after_a_failed_precision_the_next_in_the_list_is_tried(tmp_path: Path) 
     assert (cell.status, cell.level, cell.settings.dtype) == (Status.MISMATCH, Level.LOW, Dtype.FLOAT16)
     assert cell.adaptation is not None
     assert cell.adaptation.words == "bfloat16 instead of float16"
+
+
+@pytest.mark.parametrize(("new_tokens", "tried"), [(0, ["+export=trace"]), (8, [])])
+def test_a_cell_that_generates_has_no_other_export(tmp_path: Path, new_tokens: int, tried: list[str]) -> None:
+    key = "bert/tiny/openvino"
+    made = planned()
+    settings = dataclasses.replace(make.SETTINGS, new_tokens=new_tokens)
+    cells = tuple(dataclasses.replace(cell, settings=settings) for cell in make.plan(models=("bert",), targets=("openvino",)).cells)
+    plan = dataclasses.replace(made, cells=cells, targets=(*made.targets, make.target_plan("openvino")))
+    wrong = make.failure(Status.MISMATCH) | {"method": "transformers OpenVINO exporter"}
+    scene = Scene(tmp_path, FakeExecutor(outcomes={key: [wrong]}), plan)
+    scene.run()
+    assert scene.executor.ran == [key, *(f"{key}{change}" for change in tried)]
 
 
 def test_if_no_change_helps_the_cell_keeps_its_failure_and_all_attempts(tmp_path: Path) -> None:
