@@ -206,5 +206,5 @@ def test_a_state_that_is_not_reset_is_no_pass(runtime: str, exported: Any) -> No
     plan, bundle = exported("llama", runtime)
     with state_not_reset():
         found = ended(plan, bundle, runtime)
-    assert found["verdict"] in {"mismatch", "error", "unsupported"}, found
+    assert found["verdict"] in {"mismatch", "error"}, found  # and not a fault of the export
     assert found["facts"]["failing_prompt"] == "shorter"

@@ -29,6 +29,8 @@ _Tensors: TypeAlias = "dict[str, torch.Tensor]"
 
 TRACED: Final = "traced"
 """The prompt whose length an exporter sees. No exporter sees those of the others."""
+PADDED: Final = "padded"
+"""The shorter prompt, with padding."""
 UNCACHED: Final = "uncached"
 """The traced prompt with all but the last token of its continuation, of which one step is asked: the same logits, without a cache."""
 _LONGER: Final = 5
@@ -198,7 +200,7 @@ def _texts(model: Any, given: _Tensors, steps: int, generator: torch.Generator) 
     shorter = max(least + 1, traced // 2)
     found = [(name, _cut(whole, size)) for name, size in ((TRACED, traced), ("shorter", shorter), ("longer", traced + _LONGER))]
     padding = min(_PADDING, most - shorter)
-    return [*found, ("padded", _padded(found[1][1], padding, model))] if padding > 0 else found
+    return [*found, (PADDED, _padded(found[1][1], padding, model))] if padding > 0 else found
 
 
 def _uncached(prompt: Prompt) -> Prompt:

@@ -53,10 +53,6 @@ class Samples:
     prefill: dict[str, Any] | None
     decode: dict[str, Any]
 
-    def by_component(self) -> tuple[tuple[str, dict[str, Any] | None], ...]:
-        """Both, with their names."""
-        return ("prefill", self.prefill), ("decode", self.decode)
-
 
 def recorded(
     model: Any, prompt: Prompt, *, keep_state: Collection[int] = (), masked: tuple[bool, bool] = (False, False)
@@ -103,11 +99,13 @@ def takes_mask(model: Any, prompt: Prompt) -> tuple[bool, bool]:
     """
     if _MASK not in prompt.inputs or _TEXT not in prompt.inputs or model.config.is_encoder_decoder:
         return False, False
-    _, calls = recorded(model, dataclasses.replace(prompt, inputs=_padded(model, prompt), tokens=prompt.tokens.repeat(1, 2)[:, :2]))
+    _, calls = recorded(
+        model, dataclasses.replace(prompt, inputs=_with_masked_end(model, prompt), tokens=prompt.tokens.repeat(1, 2)[:, :2])
+    )
     return (_MASK in calls[0].given, _MASK in calls[1].given) if calls else (False, False)
 
 
-def _padded(model: Any, prompt: Prompt) -> _Tensors:
+def _with_masked_end(model: Any, prompt: Prompt) -> _Tensors:
     """The inputs of a prompt whose last position is masked, so that ``generate`` keeps the mask. The logits mean nothing then."""
     inputs = {name: tensor.clone() for name, tensor in prompt.inputs.items()}
     if _MASK in inputs and not model.config.is_encoder_decoder:
@@ -122,7 +120,7 @@ def samples(model: Any, prompt: Prompt) -> Samples:
         FactoryError: ``generate`` does not call the model once for each token (``no_generation``).
     """
     tokens = prompt.tokens.repeat(1, _PASSES)[:, :_PASSES]
-    traced = dataclasses.replace(prompt, inputs=_padded(model, prompt), tokens=tokens)
+    traced = dataclasses.replace(prompt, inputs=_with_masked_end(model, prompt), tokens=tokens)
     _, calls = recorded(model, traced, keep_state={0, _TRACED_PASS})
     if not calls:
         message = f"generate does not call {type(model).__name__} once for each token, so there is no graph of a step"

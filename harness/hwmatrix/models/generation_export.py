@@ -2,8 +2,9 @@
 
 They are made in two formats by the exporters of transformers, ONNX and OpenVINO, since an OpenVINO graph keeps its cache as a state.
 
-A step's logits and cache are outputs of a graph, and its cache is an input of the next: names link them. All lengths and the batch are
-dynamic axes. An axis that tracing turned into a constant is recorded, since a prompt of another length then cannot be processed.
+A step's logits and cache are outputs of a graph, and its cache is an input of the next: names link them. Lengths are
+dynamic axes, the batch is the bundle's own. An axis that tracing turned into a constant is recorded, since a prompt of another length then
+cannot be processed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
 LOGITS: Final = "logits"
+SPECIALIZED: Final = "shape_specialized"
+"""The type of the error of an export that is right for prompts of the traced length only."""
 BEAMS: Final = "beam_idx"
 """The input that transformers' exporter adds to a stateful OpenVINO graph, for beam search: which row of the state each row continues."""
 _ENCODED: Final = ("encoder_last_hidden_state", "encoder_outputs.last_hidden_state")
@@ -81,7 +84,7 @@ class Graph:
         fixed = [axis for axis, size in enumerate(each.shape) if size is not None and size != shape[axis]]
         if len(each.shape) != len(shape) or fixed:
             message = f"the exported {self.component} takes {each.own} of the shape {list(each.shape)} only, not {list(shape)}"
-            raise UnsupportedError(message, needs=(f"dynamic axes of {each.own}",), error_type="shape_specialized")
+            raise UnsupportedError(message, needs=(f"dynamic axes of {each.own}",), error_type=SPECIALIZED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,7 +198,11 @@ def _samples(model: Any, bundle: Bundle) -> Samples:
 
 def _graphs(samples: Samples, export: Callable[[Mapping[str, Any], str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Export each graph; check that each state that decoding takes is an output of prefill, or of decoding if that processes prompts."""
-    found = {component: export(sample, component) for component, sample in samples.by_component() if sample is not None}
+    found = {
+        component: export(sample, component)
+        for component, sample in ((PREFILL, samples.prefill), (DECODE, samples.decode))
+        if sample is not None
+    }
     needed = {each["own"] for each in found[DECODE]["inputs"] if each["state"]}
     lacking = sorted(needed - set(found.get(PREFILL, found[DECODE])["outputs"].values()))
     if lacking:

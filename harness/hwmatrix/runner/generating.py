@@ -16,7 +16,8 @@ import numpy as np
 from hwmatrix.errors import CellFailure, UnsupportedError
 from hwmatrix.measure import latency, memory, parity, verdict, yardstick
 from hwmatrix.models import bundle as bundles
-from hwmatrix.models.generation import TRACED, UNCACHED
+from hwmatrix.models.generation import PADDED, TRACED, UNCACHED
+from hwmatrix.models.generation_export import DECODE, PREFILL, SPECIALIZED
 from hwmatrix.models.learning import quality
 from hwmatrix.records import NoiseFloor, Stage, Status
 from hwmatrix.records.backends import descriptor_of
@@ -32,12 +33,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-PREFILL: Final = "prefill"
-DECODE: Final = "decode"
 _AGAIN: Final = "repeated"
 """The name of the first prompt when it comes once more, after all others: a state that is not reset would show."""
-SPECIALIZED: Final = "shape_specialized"
-"""The type of the error of an export that is right for prompts of the traced length only."""
 _NEARLY: Final = 0.1
 """The relative L2 error up to which logits count as right in any precision, when only an exception is to be explained."""
 _ANSWERS: Final = quality.Answers(kind="tokens", outputs=("logits",))
@@ -74,7 +71,7 @@ def run(job: CellJob, progress: Progress) -> End:
     progress.found(first_ms=found.first_ms, **memory_found(meter.ran(), target.device_use()))
     exported = bool(descriptor_of(job.target.backend).exports)
     for prompt in asked.forced[1:]:
-        with _of_the_traced_length_only(found, prompt) if exported else contextlib.nullcontext():
+        with _of_the_traced_length_only(found, first, prompt) if exported else contextlib.nullcontext():
             found.force(prompt, prompt.name)
     found.force(first, _AGAIN)
     task = found.continue_freely(asked.free)
@@ -109,6 +106,7 @@ class _Found:
         self._progress = progress
         self._logits: dict[str, list[Array]] = {}
         self._expected: dict[str, Array] = {}
+        self._where = (Stage.PREFILL, PREFILL, 0, TRACED)
         self.first_ms: float | None = None
 
     def force(self, prompt: GenerationPrompt, name: str) -> None:
@@ -150,6 +148,7 @@ class _Found:
         self._target.generate(prompt, on_step, forced=forced)
 
     def _enter(self, stage: Stage, component: str, step: int, name: str) -> None:
+        self._where = (stage, component, step, name)
         self._progress.found(failing_component=component, failing_step=step, failing_prompt=name)
         self._progress.enter(stage)
 
@@ -180,10 +179,21 @@ class _Found:
         wrong = {output.name for output in compared.outputs if verdict.differs(output, allowance)}
         return [(name, number) for name, steps in self._logits.items() for number in range(len(steps)) if _output(name, number) in wrong]
 
-    def right_so_far(self, allowance: float) -> bool:
-        """Whether all logits of the traced prompt are within this relative L2 error of the reference's."""
-        actual, expected = self._logits[TRACED], self._expected[TRACED]
-        return all(_relative_error(logits, expected[number]) <= allowance for number, logits in enumerate(actual))
+    def stays_right(self, first: GenerationPrompt) -> bool:
+        """Whether the traced prompt was right, and is right again now. Where generation was before stays where it is."""
+        where = self._where
+        try:
+            if self._nearly_right(TRACED):
+                self.force(first, _AGAIN)
+        except Exception:  # noqa: BLE001 - whatever it raises, it is not right again
+            return False
+        finally:
+            self._enter(*where)
+        return self._nearly_right(TRACED) and self._nearly_right(_AGAIN)
+
+    def _nearly_right(self, name: str) -> bool:
+        actual, expected = self._logits.get(name, []), self._expected.get(name)
+        return expected is not None and all(_relative_error(logits, expected[step]) <= _NEARLY for step, logits in enumerate(actual))
 
     def cache_error(self) -> float | None:
         """The relative L2 error of the traced prompt's last logits against those of the same tokens without a cache; None: not known."""
@@ -199,10 +209,10 @@ class _Found:
         wrong = self._wrong(compared, allowance)
         names = {name for name, _ in wrong}
         last = (TRACED, len(self._logits[TRACED]) - 1)
-        if last in wrong and UNCACHED in self._logits and UNCACHED not in names:
+        if last in wrong and (TRACED, 0) not in wrong and UNCACHED in self._logits and UNCACHED not in names:
             kind, why = "cache_mismatch", "without its cache the target computes the same step right"
-        elif UNCACHED in names and (UNCACHED, 0) in wrong and last in wrong:
-            kind, why = "mismatch", "without its cache the target is as wrong: the cache is not the cause"
+        elif UNCACHED in names and last in wrong:
+            kind, why = "mismatch", "without its cache the target is wrong too: the cache is not the cause"
         elif exported and wrong and names.isdisjoint({TRACED, _AGAIN}) and names & {"shorter", "longer", UNCACHED}:
             kind, why = SPECIALIZED, "the traced prompt is right, prompts of other lengths are wrong"
         else:
@@ -211,8 +221,10 @@ class _Found:
 
 
 @contextlib.contextmanager
-def _of_the_traced_length_only(found: _Found, prompt: GenerationPrompt) -> Iterator[None]:
-    """An error after a prompt of another length than the traced one, which was right, is a fault of the export.
+def _of_the_traced_length_only(found: _Found, first: GenerationPrompt, prompt: GenerationPrompt) -> Iterator[None]:
+    """An error on a prompt of another length than the traced one is a fault of the export, if the traced one is right before and after.
+
+    If it is not right again, the error has another cause, such as a state that was not reset.
 
     Raises:
         UnsupportedError: such an error (``shape_specialized``).
@@ -222,7 +234,7 @@ def _of_the_traced_length_only(found: _Found, prompt: GenerationPrompt) -> Itera
     except (CellFailure, MemoryError):
         raise
     except Exception as error:
-        if not found.right_so_far(_NEARLY):
+        if prompt.name == PADDED or not found.stays_right(first):
             raise
         message = f"the export is right for the traced prompt, and fails on the {prompt.name} one: {type(error).__name__}: {error}"
         raise UnsupportedError(message, needs=("dynamic axes",), error_type=SPECIALIZED) from error

@@ -6,16 +6,17 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
+from hwmatrix.errors import UnsupportedError
 from hwmatrix.measure import yardstick
 from hwmatrix.models.bundle import GenerationPrompt
 from hwmatrix.records import MeasureRule
 from hwmatrix.runner import generating
+from hwmatrix.runner.job import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
 MS = 1_000_000
 
@@ -85,3 +86,41 @@ def test_one_token_has_no_time_per_output_token(monkeypatch: pytest.MonkeyPatch)
     facts = times(monkeypatch, Scripted((8,)), prompt, rule)
     assert (facts["ttft_ms"], facts["prompt_tokens"]) == (8.0, None)
     assert "tpot_ms" not in facts
+
+
+class Limited:
+    """A target that is right for the traced prompt, and raises for others. ``spoiled``: it is wrong for all prompts after that."""
+
+    def __init__(self, *, spoiled: bool) -> None:
+        self.spoiled = spoiled
+        self.raised = False
+
+    def generate(self, asked: GenerationPrompt, on_step: Callable[[int, Any], None], *, forced: bool) -> None:
+        """Give the expected logits, or raise."""
+        assert forced
+        if asked.name != "traced":
+            self.raised = True
+            raise RuntimeError("the shapes do not fit")
+        factor = 2.0 if self.raised and self.spoiled else 1.0
+        for number, logits in enumerate(asked.logits):
+            on_step(number, lambda logits=logits: logits * factor)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoiled", "failure"),
+    [("longer", False, UnsupportedError), ("longer", True, RuntimeError), ("padded", False, RuntimeError)],
+)
+def test_an_error_is_a_fault_of_the_export_only_if_the_traced_prompt_is_right_again(
+    name: str, *, spoiled: bool, failure: type[Exception]
+) -> None:
+    traced, other = (
+        GenerationPrompt(name=each, inputs={}, tokens=np.zeros((1, 2), np.int64), logits=np.ones((2, 1, 7), np.float32))
+        for each in ("traced", name)
+    )
+    target: Any = Limited(spoiled=spoiled)
+    told: list[dict[str, Any]] = []
+    found = generating._Found(target, Progress(told.append))
+    found.force(traced, "traced")
+    with pytest.raises(failure, match="the shapes do not fit"), generating._of_the_traced_length_only(found, traced, other):
+        found.force(other, name)
+    assert (told[-1]["stage"], told[-1]["facts"]["failing_prompt"], told[-1]["facts"]["failing_step"]) == ("prefill", name, 0)
