@@ -123,7 +123,7 @@ const Evidence = (() => {
       ["Tokens in prefill", rate(cell.prefill_tokens_s)],
       ["Tokens in decoding", rate(cell.decode_tokens_s)],
       ["Cache", cell.cache_mb === null ? null : Text.mib(cell.cache_mb)],
-      ["Error against itself without a cache", cell.cache_error === null ? null : Text.number(cell.cache_error)],
+      ["Error of the cache", cell.cache_error === null ? null : `${Text.scientific(cell.cache_error)} (L2, against its own logits without one)`],
     ]));
   }
 
