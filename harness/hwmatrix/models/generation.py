@@ -8,6 +8,7 @@ give the right answer.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -18,7 +19,7 @@ from hwmatrix.models.learning.quality import IGNORED
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import torch
 
@@ -36,6 +37,8 @@ UNCACHED: Final = "uncached"
 _LONGER: Final = 5
 """Tokens that the longer prompt has more than the traced one: no multiple of it, and no power of two."""
 _PADDING: Final = 3
+_TOKENS: Final = ("_token_id", "_token_index")
+_OF_TEXT: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 _CAST: Final = (Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16)
 """The precisions that generation has noise floors for."""
 
@@ -83,13 +86,8 @@ def generate(model: Any, inputs: _Tensors, tokens: _Tensor, on_step: Callable[[i
             token = tokens[:, number, None].to(scores.device)
             return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)
 
-    own = model.generation_config
-    model.generation_config = _settings(own, tokens.shape[1])  # as an argument, it would take what it lacks from the model's own
-    try:
-        with torch.inference_mode():
-            made = model.generate(**inputs, logits_processor=transformers.LogitsProcessorList([Continue()]))
-    finally:
-        model.generation_config = own
+    with _set_to_generate(model, tokens.shape[1]), torch.inference_mode():
+        made = model.generate(**inputs, logits_processor=transformers.LogitsProcessorList([Continue()]))
     if done != tokens.shape[1]:
         message = f"{type(model).__name__} generated {done} tokens instead of {tokens.shape[1]}"
         raise FactoryError(message, error_type="no_generation")
@@ -128,6 +126,22 @@ def floors(model: torch.nn.Module, prompt: Prompt) -> dict[str, dict[str, Any]]:
     return noise_floors(model, [prompt.inputs], outputs=run, dtypes=_CAST)
 
 
+@contextlib.contextmanager
+def _set_to_generate(model: Any, steps: int) -> Iterator[None]:
+    """Set a model to greedy search, and the models in it that ``generate`` may leave the text to, such as a decoder beside a vision tower.
+
+    An argument would take what it lacks from the model's own settings.
+    """
+    own = {module: module.generation_config for module in model.modules() if getattr(module, "generation_config", None) is not None}
+    for module, settings in own.items():
+        module.generation_config = _settings(settings, steps)
+    try:
+        yield
+    finally:
+        for module, settings in own.items():
+            module.generation_config = settings
+
+
 def _settings(own: Any, steps: int) -> Any:
     """Greedy search for exactly this many tokens. Only the start token and the padding are the model's own."""
     import transformers
@@ -136,7 +150,6 @@ def _settings(own: Any, steps: int) -> Any:
     padding = own.pad_token_id if isinstance(own.pad_token_id, int) else 0
     return transformers.GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=steps,
-        min_new_tokens=steps,
         do_sample=False,
         num_beams=1,
         use_cache=True,
@@ -180,7 +193,8 @@ def answered(model: Any, example: Examples, steps: int, number: int) -> Prompt:
 
 
 def _for_generate(inputs: Mapping[str, _Tensor]) -> _Tensors:
-    return {name: tensor for name, tensor in inputs.items() if not name.startswith("decoder_")}
+    """Without what ``generate`` prepares for each step: positions, and what a decoder with an encoder gets."""
+    return {name: tensor for name, tensor in inputs.items() if name != "position_ids" and not name.startswith("decoder_")}
 
 
 def _texts(model: Any, given: _Tensors, steps: int, generator: torch.Generator) -> list[tuple[str, _Tensors]]:
@@ -196,7 +210,8 @@ def _texts(model: Any, given: _Tensors, steps: int, generator: torch.Generator) 
         message = f"{type(model).__name__} has too few positions: the longest prompt and its continuation take {needed}"
         raise FactoryError(message, error_type="no_generation")
     more = _plain(model, (rows, max(0, traced + _LONGER - length)), generator)
-    whole = {**given, "input_ids": torch.cat([ids, more], dim=1), "attention_mask": torch.ones(rows, length + more.shape[1]).long()}
+    longest = {"input_ids": torch.cat([ids, more], dim=1), "attention_mask": torch.ones(rows, length + more.shape[1]).long()}
+    whole = {**_extended(given, more.shape[1]), **longest}
     shorter = max(least + 1, traced // 2)
     found = [(name, _cut(whole, size)) for name, size in ((TRACED, traced), ("shorter", shorter), ("longer", traced + _LONGER))]
     padding = min(_PADDING, most - shorter)
@@ -250,9 +265,9 @@ def _padded(text: _Tensors, count: int, model: Any) -> _Tensors:
 def _least(model: Any, ids: _Tensor) -> int:
     """How many tokens at the start stand for an image, a sound or a video; every prompt is longer."""
     config = model.config
-    named = {value for name, value in config.to_dict().items() if name.endswith(("_token_id", "_token_index")) and isinstance(value, int)}
-    text = {getattr(config, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    standing = [at for at, token in enumerate(ids[0].tolist()) if token in named - text]
+    tokens = {name: value for name, value in config.to_dict().items() if name.endswith(_TOKENS) and isinstance(value, int)}
+    standing_for = set(tokens.values()) - {token for name, token in tokens.items() if name in _OF_TEXT}
+    standing = [at for at, token in enumerate(ids[0].tolist()) if token in standing_for]
     return standing[-1] + 1 if standing else 1
 
 

@@ -15,7 +15,7 @@ from hwmatrix.errors import FactoryError
 from hwmatrix.models.generation import Prompt, generate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     import torch
 
@@ -27,6 +27,9 @@ _TEXT: Final = "input_ids"
 _TRACED_PASS: Final = 2
 """The pass that decoding is traced with: at the one before, a decoder with an encoder has one token in its cache, an axis of size 1."""
 _PASSES: Final = _TRACED_PASS + 2
+_WINDOW: Final = "._sliding_window_tensor"
+"""What transformers' cache of a sliding window keeps beside its keys and values: the window's size, which never changes."""
+_HIDDEN: Final = "last_hidden_state"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,8 +140,22 @@ def token_argument(model: Any) -> str:
     return "decoder_input_ids" if model.config.is_encoder_decoder else _TEXT
 
 
+def states(sample: Mapping[str, Any]) -> tuple[_Tensors, _Tensors]:
+    """The tensors in a sample that a step takes from the one before, by name, and those in its cache that never change."""
+    import torch
+    from transformers.exporters.utils import get_leaf_tensors
+
+    leaves = get_leaf_tensors({name: value for name, value in sample.items() if not isinstance(value, torch.Tensor)})
+    constant = {name: tensor for name, tensor in leaves.items() if name.endswith(_WINDOW)}
+    return {name: tensor for name, tensor in leaves.items() if name not in constant}, constant
+
+
 def _arguments(call: Call) -> dict[str, Any]:
-    return {**call.given, **call.state, **call.options}
+    """All arguments of a pass. Of an encoder's outputs, decoders use the last hidden state."""
+    state = dict(call.state)
+    for name in [name for name in state if name.endswith("encoder_outputs") and _HIDDEN in state[name]]:
+        state[name] = type(state[name])({_HIDDEN: state[name][_HIDDEN]})
+    return {**call.given, **state, **call.options}
 
 
 def _is_text(prompt: Prompt) -> bool:
@@ -149,7 +166,7 @@ def _only_attends(call: Call) -> bool:
     """Whether the cache holds keys and values alone. Other states (convolutions, recurrences) are not updated as they are first made."""
     from transformers.exporters.utils import get_leaf_tensors
 
-    leaves = get_leaf_tensors(call.state)
+    leaves = [name for name in get_leaf_tensors(call.state) if not name.endswith(_WINDOW)]
     return bool(leaves) and all(name.endswith((".keys", ".values")) for name in leaves)
 
 

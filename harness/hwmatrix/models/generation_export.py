@@ -166,18 +166,20 @@ def make_openvino(bundle: Bundle, folder: Path) -> dict[str, Any]:
         from transformers.exporters.exporter_openvino import OpenVINOExporter
         from transformers.exporters.utils import get_leaf_tensors
 
+        from hwmatrix.models import generation_calls
+
         exporter: Any = OpenVINOExporter
         given = dict(sample)  # the exporter adds to it what it computes in advance
         known = get_leaf_tensors(given)
+        state, constant = generation_calls.states(sample)
         program = exporter().export(model, given, OpenVINOConfig(dynamic=True, stateful=samples.prefill is None)).program
         prepared = {name: value for name, value in get_leaf_tensors(given).items() if name not in known}
-        states = {name for name in known if name not in sample}
-        own = {name: value for name, value in known.items() if name not in states}
-        openvino_graph.fit_inputs(program, {**own, BEAMS: torch.zeros(1)}, prepared, states)
+        own = {name: value for name, value in known.items() if name in sample}
+        openvino_graph.fit_inputs(program, {**own, BEAMS: torch.zeros(1)}, {**prepared, **constant}, state)
         file = f"{component}.xml"
         openvino.save_model(program, folder / file, compress_to_fp16=False)
         outputs = [next(iter(port.get_names())) for port in program.outputs]
-        inputs = [_described_port(port, states) for port in program.inputs]
+        inputs = [_described_port(port, state) for port in program.inputs]
         return {"file": file, "inputs": inputs, "outputs": {name: _own_output(name) for name in outputs}}
 
     graphs = _graphs(samples, export)
@@ -245,17 +247,19 @@ def _described_onnx(program: Any, sample: Mapping[str, Any], prepared: Mapping[s
         ValueError: an input is none of the sample's.
     """
     import torch
-    from transformers.exporters.utils import get_leaf_tensors
+
+    from hwmatrix.models import generation_calls
 
     given = {name for name, value in sample.items() if isinstance(value, torch.Tensor)}
-    states = get_leaf_tensors({name: value for name, value in sample.items() if name not in given}).keys()
+    states, constant = generation_calls.states(sample)
+    fixed = {**prepared, **{name: tensor.numpy() for name, tensor in constant.items()}}
     inputs: list[dict[str, Any]] = []
     for value in list(program.graph.inputs):
         own = str(value.name).removeprefix(INPUT_PREFIX)
         if own not in given and own not in states:
-            if own not in prepared:
+            if own not in fixed:
                 raise ValueError(f"the exported graph has an input that the model does not have: {value.name}")
-            onnx_graph.make_constant(program.graph, value, prepared[own])
+            onnx_graph.make_constant(program.graph, value, fixed[own])
             continue
         shape = [size if isinstance(size, int) else None for size in value.shape]
         inputs.append({"name": value.name, "own": own, "shape": shape, "dtype": value.dtype.numpy().name, "state": own in states})

@@ -32,12 +32,12 @@ def fit_inputs(
     for parameter in program.get_parameters():
         port = parameter.output(0)
         names = port.get_names()
-        own = {name.removeprefix(INPUT_PREFIX) for name in names} & inputs.keys()
-        if names & inputs.keys() or any(name.removeprefix(INPUT_PREFIX) in states for name in names):
+        plain = {name.removeprefix(INPUT_PREFIX) for name in names}
+        if names & inputs.keys() or plain & set(states):
             continue
-        if own:
+        if own := plain & inputs.keys():
             port.get_tensor().set_names(own)
-        elif found := names & prepared.keys():
+        elif found := plain & prepared.keys():
             value = prepared[found.pop()].numpy().astype(port.get_element_type().to_dtype(), copy=False)
             port.replace(opset13.constant(value).output(0))
             program.remove_parameter(parameter)
