@@ -118,6 +118,27 @@ def test_prompts_differ_in_length_and_none_has_special_tokens() -> None:
         assert model.config.eos_token_id not in (*prompt.tokens.flatten().tolist(), *prompt.inputs["input_ids"].flatten().tolist())
 
 
+def test_prompts_of_given_lengths_are_those_the_model_has_positions_for() -> None:
+    plan = random_model("gpt2", config={"n_layer": 1, "n_head": 2, "n_embd": 32, "vocab_size": 200, "n_positions": 64})
+    model: Any = build_model(plan)
+    without = generation.prompts(model, make_inputs(model, plan), steps=NEW, seed=0)
+    found = generation.prompts(model, make_inputs(model, plan), steps=NEW, seed=0, lengths=(4, 58, 59))
+    assert [prompt.name for prompt in found[len(without) :]] == ["length-4", "length-58"]
+    for before, after in zip(without, found, strict=False):
+        assert before.tokens.equal(after.tokens)
+        assert all(tensor.equal(after.inputs[name]) for name, tensor in before.inputs.items())
+    for prompt, length in zip(found[-2:], (4, 58), strict=True):
+        assert prompt.inputs["input_ids"].shape == prompt.inputs["attention_mask"].shape == (1, length)
+        assert prompt.inputs["input_ids"][:, :4].equal(without[0].inputs["input_ids"][:, :4])
+
+
+def test_position_ids_are_left_to_generate() -> None:
+    plan = random_model("gpt2")
+    model: Any = build_model(plan)
+    inputs = {**make_inputs(model, plan), "position_ids": torch.arange(16)[None]}
+    assert all("position_ids" not in prompt.inputs for prompt in generation.prompts(model, inputs, steps=NEW, seed=0))
+
+
 def test_the_padding_of_an_encoder_is_behind_its_text() -> None:
     plan = random_model("t5")
     model: Any = build_model(plan)
@@ -267,6 +288,37 @@ def test_a_fault_of_the_cache_is_found_where_it_is(fault: Any, kind: str, where:
     assert (facts["failing_prompt"], facts["failing_component"], facts["failing_step"]) == where
     assert found["error"]["type"] == kind
     assert "the logits of step" in found["error"]["message"]
+
+
+def test_longer_prompts_are_compared_and_timed(tmp_path: Path) -> None:
+    plan = random_model("llama", prompt_lengths=(8, 40))
+    bundle = find_or_build(plan, tmp_path)
+    assert [prompt.name for prompt in bundle.generation().forced][-2:] == ["length-8", "length-40"]
+    facts = ended(plan, bundle, rule=RULE)["facts"]
+    assert facts["lengths"] == (8, 40)
+    assert len(facts["lengths_ttft_ms"]) == len(facts["lengths_tpot_ms"]) == 2
+    assert min(*facts["lengths_ttft_ms"], *facts["lengths_tpot_ms"]) > 0
+    assert facts["lengths_cache_mb"][1] / facts["lengths_cache_mb"][0] == pytest.approx((40 + NEW - 1) / (8 + NEW - 1))
+    with changed_layers(lambda layer, keys, values: (keys, values * (0.5 if layer.keys.shape[-2] >= 39 else 1.0))):
+        wrong = ended(plan, bundle)
+    assert (wrong["verdict"], wrong["facts"]["failing_prompt"]) == ("mismatch", "length-40")
+
+
+def test_caches_that_are_never_freed_are_found_by_the_growth_of_memory(bundle_of: Any) -> None:
+    plan, bundle = bundle_of("llama")
+    kept: list[bytes] = []
+
+    def leaks(_layer: Any, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        kept.append(b"x" * 2**17)
+        return keys, values
+
+    with changed_layers(leaks):
+        found = ended(plan, bundle, rule=dataclasses.replace(RULE, min_samples=24, half_width=0.0, max_s=2.0))
+    facts = found["facts"]
+    assert (found["verdict"], found["error"]["type"]) == ("error", "memory_leak"), found
+    assert (facts["failing_component"], facts["failing_step"]) == ("decode", NEW - 1)
+    layers = len(load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, cache=True).model.layers)
+    assert facts["growth_kb"] == pytest.approx(128 * layers, rel=0.2)
 
 
 def test_an_error_in_a_step_names_the_step(bundle_of: Any) -> None:

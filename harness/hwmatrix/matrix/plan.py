@@ -192,10 +192,14 @@ def _cells(
 
 
 def _generating(models: tuple[ModelPlan, ...], spec: MatrixSpec) -> tuple[ModelPlan, ...]:
-    """The models; those that can generate text get their size's number of new tokens."""
-    return tuple(
-        dataclasses.replace(model, new_tokens=spec.sizes[model.size].new_tokens) if model.generative else model for model in models
-    )
+    """The models; those that can generate text get their size's number of new tokens, and its prompts."""
+
+    def generating(model: ModelPlan) -> ModelPlan:
+        size = spec.sizes[model.size]
+        lengths = tuple(sorted(set(size.prompt_lengths))) if size.new_tokens else ()
+        return dataclasses.replace(model, new_tokens=size.new_tokens, prompt_lengths=lengths)
+
+    return tuple(generating(model) if model.generative else model for model in models)
 
 
 def make_operator_plan(matrix: LoadedMatrix, names: Sequence[str], facts: RunFacts) -> Plan:

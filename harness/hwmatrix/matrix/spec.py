@@ -50,11 +50,16 @@ BackendName = Annotated[str, pydantic.AfterValidator(_OfTheTable.known), _OfTheT
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class SizeSpec:
-    """Settings and limits of every cell of one size. ``new_tokens`` is how many tokens a model generates, if it can; 0: none."""
+    """Settings and limits of every cell of one size.
+
+    ``new_tokens`` is how many tokens a model generates, if it can; 0: none. ``prompt_lengths`` are further prompts of so many tokens, as
+    far as the model has positions for them and the new tokens.
+    """
 
     batch: Positive = 1
     sequence_length: Positive = 16
     new_tokens: Annotated[int, Field(ge=0)] = 0
+    prompt_lengths: Annotated[tuple[Positive, ...], Field(max_length=16)] = ()
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
     memory_mb: Positive = 4096
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 import os
 import re
+import statistics
 import struct
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _PROC: Final = Path("/proc")
 _RESET_PEAK: Final = "5"
@@ -31,6 +36,9 @@ _LONGEST_FOOTPRINT: Final = 16 + 28 * 8
 """sys/resource.h of macOS, struct rusage_info_v4: a UUID of 16 bytes, then numbers of 8: ri_phys_footprint is number 7 of them,
 ri_lifetime_max_phys_footprint number 28."""
 _MIB: Final = 2**20
+_PARTS: Final = 4
+_LEAST_OF_A_PART: Final = 4
+_LEAK_MB: Final = 4.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +66,27 @@ class HostUse:
     def delta_mb(self) -> float | None:
         """The increase from the start to the peak."""
         return None if self.peak_mb is None or self.baseline_mb is None else self.peak_mb - self.baseline_mb
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory now."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def growth(resident: Sequence[int]) -> float | None:
+    """By how many MiB memory grows with each repetition of the same work; None if it does not grow all the time.
+
+    ``resident`` are bytes after each repetition, in order. Allocators keep some memory when work begins, and grow in steps now and then. A
+    leak goes on: from each quarter of the repetitions to the next, the median grows by about as much, by :data:`_LEAK_MB` in all.
+    """
+    quarter = len(resident) // _PARTS
+    if quarter < _LEAST_OF_A_PART:
+        return None
+    medians = [statistics.median(resident[index * quarter : (index + 1) * quarter]) for index in range(_PARTS)]
+    steps = [later - earlier for earlier, later in itertools.pairwise(medians)]
+    if min(steps) < max(steps) / 2 or sum(steps) < _LEAK_MB * _MIB:
+        return None
+    return sum(steps) / _MIB / ((_PARTS - 1) * quarter)
 
 
 class UnknownError(Exception):

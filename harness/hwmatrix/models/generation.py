@@ -19,7 +19,7 @@ from hwmatrix.models.learning.quality import IGNORED
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
 
@@ -32,6 +32,8 @@ TRACED: Final = "traced"
 """The prompt whose length an exporter sees. No exporter sees those of the others."""
 PADDED: Final = "padded"
 """The shorter prompt, with padding."""
+LENGTH: Final = "length-"
+"""The beginning of the names of prompts of a given length, which are also timed."""
 UNCACHED: Final = "uncached"
 """The traced prompt with all but the last token of its continuation, of which one step is asked: the same logits, without a cache."""
 _LONGER: Final = 5
@@ -161,10 +163,11 @@ def _settings(own: Any, steps: int) -> Any:
     )
 
 
-def prompts(model: Any, inputs: Mapping[str, _Tensor], *, steps: int, seed: int) -> tuple[Prompt, ...]:
+def prompts(model: Any, inputs: Mapping[str, _Tensor], *, steps: int, seed: int, lengths: Sequence[int] = ()) -> tuple[Prompt, ...]:
     """Prompts made of the arguments of a forward pass: one that exporters see, a shorter and a longer one, and one with padding.
 
-    For a decoder without an encoder, :data:`UNCACHED` follows. A prompt without text, such as speech, has one length.
+    For a decoder without an encoder, :data:`UNCACHED` follows. Then come prompts of ``lengths`` tokens, as far as the model has positions
+    for them and their continuation. A prompt without text, such as speech, has one length.
 
     Raises:
         FactoryError: the model has fewer positions than a prompt and its continuation need (``no_generation``).
@@ -175,7 +178,13 @@ def prompts(model: Any, inputs: Mapping[str, _Tensor], *, steps: int, seed: int)
     given = _for_generate(inputs)
     made = [(TRACED, given)] if "input_ids" not in given else _texts(model, given, steps, generator)
     found = [Prompt(name=name, inputs=text, tokens=_plain(model, (_rows(text), steps), generator)) for name, text in made]
-    return tuple(found) if len(found) == 1 or model.config.is_encoder_decoder else (*found, _uncached(found[0]))
+    if "input_ids" not in given:
+        return tuple(found)
+    others = [
+        Prompt(name=f"{LENGTH}{length}", inputs=text, tokens=_plain(model, (_rows(text), steps), generator))
+        for length, text in _of_lengths(model, given, lengths, steps, generator)
+    ]
+    return (*found, *others) if model.config.is_encoder_decoder else (*found, _uncached(found[0]), *others)
 
 
 def answered(model: Any, example: Examples, steps: int, number: int) -> Prompt:
@@ -198,24 +207,36 @@ def _for_generate(inputs: Mapping[str, _Tensor]) -> _Tensors:
 
 
 def _texts(model: Any, given: _Tensors, steps: int, generator: torch.Generator) -> list[tuple[str, _Tensors]]:
-    import torch
-
     ids = given["input_ids"]
-    rows, length = ids.shape
+    length = ids.shape[1]
     least = _least(model, ids)
-    most = _positions(model) - (0 if model.config.is_encoder_decoder else steps)
+    most = _most(model, steps)
     traced = min(length, most - _LONGER)
     if traced <= least:
         needed = least + 1 + _LONGER + steps
         message = f"{type(model).__name__} has too few positions: the longest prompt and its continuation take {needed}"
         raise FactoryError(message, error_type="no_generation")
-    more = _plain(model, (rows, max(0, traced + _LONGER - length)), generator)
-    longest = {"input_ids": torch.cat([ids, more], dim=1), "attention_mask": torch.ones(rows, length + more.shape[1]).long()}
-    whole = {**_extended(given, more.shape[1]), **longest}
+    whole = _resized(model, given, max(length, traced + _LONGER), generator)
     shorter = max(least + 1, traced // 2)
     found = [(name, _cut(whole, size)) for name, size in ((TRACED, traced), ("shorter", shorter), ("longer", traced + _LONGER))]
     padding = min(_PADDING, most - shorter)
     return [*found, (PADDED, _padded(found[1][1], padding, model))] if padding > 0 else found
+
+
+def _of_lengths(model: Any, given: _Tensors, lengths: Sequence[int], steps: int, generator: torch.Generator) -> list[tuple[int, _Tensors]]:
+    """The text, cut or continued to each length that holds what stands for an image, and for which the model has positions."""
+    least, most = _least(model, given["input_ids"]), _most(model, steps)
+    return [(length, _resized(model, given, length, generator)) for length in lengths if least < length <= most]
+
+
+def _resized(model: Any, given: _Tensors, length: int, generator: torch.Generator) -> _Tensors:
+    import torch
+
+    ids = given["input_ids"]
+    rows, present = ids.shape
+    more = _plain(model, (rows, max(0, length - present)), generator)
+    whole = {"input_ids": torch.cat([ids, more], dim=1), "attention_mask": torch.ones(rows, present + more.shape[1]).long()}
+    return _cut({**_extended(given, more.shape[1]), **whole}, length)
 
 
 def _uncached(prompt: Prompt) -> Prompt:
@@ -269,6 +290,11 @@ def _least(model: Any, ids: _Tensor) -> int:
     standing_for = set(tokens.values()) - {token for name, token in tokens.items() if name in _OF_TEXT}
     standing = [at for at, token in enumerate(ids[0].tolist()) if token in standing_for]
     return standing[-1] + 1 if standing else 1
+
+
+def _most(model: Any, steps: int) -> int:
+    """How many tokens a prompt may have, so that there are positions for its continuation too."""
+    return _positions(model) - (0 if model.config.is_encoder_decoder else steps)
 
 
 def _positions(model: Any) -> int:

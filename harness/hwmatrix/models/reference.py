@@ -180,7 +180,7 @@ def _generation(plan: ModelPlan, folder: Path, inputs: _Tensors, learned: Sequen
     passes = True
     try:
         with deterministic():
-            forced = generation.prompts(model, inputs, steps=plan.new_tokens, seed=plan.seed)
+            forced = generation.prompts(model, inputs, steps=plan.new_tokens, seed=plan.seed, lengths=plan.prompt_lengths)
             free = [generation.answered(model, example, plan.new_tokens, number) for number, example in enumerate(learned)]
             masked = takes_mask(model, forced[0])
             for prompt in (*forced, *free):

@@ -87,6 +87,7 @@ class ModelPlan:
     ``architecture`` alone), ``hub`` (``hub_id`` at ``revision``) or a local folder's path. ``selector`` is the value of ``--models``
     that selects it again. ``unbuildable`` states why the model cannot be built; then nothing is tried. ``batch_asked`` says that the
     user set ``batch``, and matrix.yaml has another. ``new_tokens`` is how many its bundle's prompts generate; 0: no prompts.
+    ``prompt_lengths`` are the tokens of further prompts, ascending.
     """
 
     name: str
@@ -105,6 +106,7 @@ class ModelPlan:
     batch_asked: bool = False
     sequence_length: int = 16
     new_tokens: int = 0
+    prompt_lengths: tuple[int, ...] = ()
     role: Role = Role.MODEL
     unbuildable: str | None = None
     matrix_line: int | None = None

@@ -35,6 +35,8 @@ LARGEST_MATRIX: Final = 120
 """Models that a heat map shows one by one; larger matrices are shown by family alone."""
 LARGEST_LIST: Final = 60
 """Models whose values are shown one by one; more are shown as box plots by family."""
+LARGEST_CURVES: Final = 24
+"""Models whose curves by position are shown."""
 _NO_VERDICT: Final = "no verdict"
 _LABEL: Final = 60
 _MARKING: Final = frozenset({"color", "fill", "stroke", "shape", "yOffset"})
@@ -48,7 +50,16 @@ _Row = dict[str, Any]
 def charts(rows: ReportRows) -> tuple[Chart, ...]:
     """The charts of a run, without empty ones."""
     timed = [cell for cell in rows.cells if _is_timed(cell)]
-    made = [_matrix(grid.grid_of(rows)), _families(rows.cells), _latency(timed), _speed_up(timed), _memory(rows.cells), _scaling(timed)]
+    made = [
+        _matrix(grid.grid_of(rows)),
+        _families(rows.cells),
+        _latency(timed),
+        _speed_up(timed),
+        _memory(rows.cells),
+        _scaling(timed),
+        _lengths(timed),
+        _positions(timed),
+    ]
     found = tuple(chart for chart in made if chart is not None)
     order = list(dict.fromkeys(row["column"] for chart in found for row in chart.spec["datasets"]["rows"]))
     for chart in found:
@@ -192,6 +203,35 @@ def _scaling(timed: Sequence[CellRow]) -> Chart | None:
                     for cell in line
                 ]
     return _chart("scaling", rows, "How median latency grows with batch, sequence length and threads") if rows else None
+
+
+def _lengths(timed: Sequence[CellRow]) -> Chart | None:
+    """How generation slows down with the length of the prompt."""
+    generated = [cell for cell in timed if cell.by_length]
+    names = _CellNames(generated)
+    rows = [
+        {"model": names.model(cell), "column": names.column(cell), "of": of, "tokens": each.prompt_tokens, "ms": ms}
+        for cell in generated
+        for each in cell.by_length
+        for of, ms in (("first token", each.ttft_ms), ("per output token", each.tpot_ms))
+        if ms > 0
+    ]
+    return _chart("lengths", rows, "How the time to the first token, and per output token, grows with the prompt") if rows else None
+
+
+def _positions(timed: Sequence[CellRow]) -> Chart | None:
+    """The time from one token to the next, by the position of the latter: a step or a slope shows what a mean hides."""
+    generated = [cell for cell in timed if cell.itl_ms and len(cell.itl_ms) > 1]
+    if len({cell.model for cell in generated}) > LARGEST_CURVES:
+        return None
+    names = _CellNames(generated)
+    rows = [
+        {"model": names.model(cell), "column": names.column(cell), "position": position, "ms": ms}
+        for cell in generated
+        for position, ms in enumerate(cell.itl_ms or (), start=2)
+        if ms > 0
+    ]
+    return _chart("positions", rows, "Median time between tokens by position in the output") if rows else None
 
 
 def _trend_rows(trend: Trend, names: dict[str, str]) -> list[_Row]:

@@ -186,14 +186,25 @@ class LatencyEntry:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class LengthEntry:
+    """The generation after a prompt of another length: median time to the first token, and per output token after it; size of the cache."""
+
+    prompt_tokens: int
+    ttft_ms: float
+    tpot_ms: float
+    cache_mb: float
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class GenerationEntry:
     """The generation of ``new_tokens`` after a prompt of ``prompt_tokens`` (null for a prompt without text).
 
     ``ttft_ms`` is the median time to the first token, ``tpot_ms`` that per output token after it, ``ttft_ci95`` and ``tpot_ci95`` their
     95 % intervals; ``itl_ms`` are the median times from one token to the next, by position. ``prefill_tokens_s`` are the prompt's tokens
-    over ``ttft_ms``, ``decode_tokens_s`` the tokens per second after the first, of all samples of the batch. ``cache_mb`` is the size of
-    the cache at the end, ``cache_error`` the relative L2 error of the last logits against those without a cache. If generation failed,
-    ``component`` (prefill or decode), ``first_failing_step`` (0 is the prefill) and ``prompt`` say where.
+    over ``ttft_ms``, ``decode_tokens_s`` the tokens per second after the first, of all samples of the batch. ``by_prompt_length`` has the
+    same values of further prompts, ascending. ``cache_mb`` is the size of the cache at the end, ``cache_kb_per_token`` by how much it grows
+    with each token of a prompt, in KiB, ``cache_error`` the relative L2 error of the last logits against those without a cache. If
+    generation failed, ``component`` (prefill or decode), ``first_failing_step`` (0 is the prefill) and ``prompt`` say where.
     """
 
     prompt_tokens: int | None
@@ -205,7 +216,9 @@ class GenerationEntry:
     itl_ms: tuple[float, ...] | None
     prefill_tokens_s: float | None
     decode_tokens_s: float | None
+    by_prompt_length: tuple[LengthEntry, ...] | None
     cache_mb: float | None
+    cache_kb_per_token: float | None
     cache_error: float | None
     first_failing_step: int | None
     component: str | None

@@ -75,6 +75,7 @@ def matrix_md(rows: ReportRows) -> str:
         rows,
         timed=timed,
         generated=[cell for cell in timed if cell.ttft_ms is not None],
+        by_length=[cell for cell in timed if cell.by_length],
         emulated=[cell for cell in measured if cell.execution is Execution.EMULATED],
         contended=sum(cell.contended is True for cell in timed),
         topics=grouped(failures(rows)),

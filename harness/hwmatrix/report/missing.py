@@ -22,6 +22,7 @@ _ADDED: Final = {
     "6": "whose memory was measured, adaptations of failed cells",
     "8": "the quality of models on their tasks",
     "9": "generation",
+    "10": "generation by prompt length",
 }
 """What a version of the schema added, as docs/storage.md lists it."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Measured, Origin, Severity, Size, Stage, Status
+from hwmatrix.report.contract import LengthEntry
 from hwmatrix.store.cell_columns import unmeasured
 from hwmatrix.store.reading import has_view, keeps_latest, query, reading, records
 
@@ -171,6 +172,22 @@ class CellRow(Measured):
     def prefill_tokens_s(self) -> float | None:
         """Tokens of the prompt per second until the first new token, of all samples of the batch."""
         return self.batch * self.prompt_tokens / self.ttft_ms * 1000 if self.prompt_tokens and self.ttft_ms else None
+
+    @property
+    def by_length(self) -> tuple[LengthEntry, ...]:
+        """What was measured with the timed prompt and with those of other lengths, by length; empty if there are none of these."""
+        if not self.lengths or self.lengths_ttft_ms is None or self.lengths_tpot_ms is None or self.lengths_cache_mb is None:
+            return ()
+        others = zip(self.lengths, self.lengths_ttft_ms, self.lengths_tpot_ms, self.lengths_cache_mb, strict=True)
+        return tuple(LengthEntry(prompt_tokens=n, ttft_ms=ttft, tpot_ms=tpot, cache_mb=cache) for n, ttft, tpot, cache in others)
+
+    @property
+    def cache_kb_per_token(self) -> float | None:
+        """By how much the cache grows with each token of a prompt, in KiB: from the shortest to the longest. None: one length only."""
+        if len(self.by_length) <= 1:
+            return None
+        first, last = self.by_length[0], self.by_length[-1]
+        return (last.cache_mb - first.cache_mb) * 1024 / (last.prompt_tokens - first.prompt_tokens)
 
     @property
     def decode_tokens_s(self) -> float | None:

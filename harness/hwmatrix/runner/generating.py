@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 
 from hwmatrix.errors import CellFailure, UnsupportedError
 from hwmatrix.measure import latency, memory, parity, verdict, yardstick
 from hwmatrix.models import bundle as bundles
-from hwmatrix.models.generation import PADDED, TRACED, UNCACHED
+from hwmatrix.models.generation import LENGTH, PADDED, TRACED, UNCACHED
 from hwmatrix.models.generation_export import DECODE, PREFILL, SPECIALIZED
 from hwmatrix.models.learning import quality
 from hwmatrix.records import NoiseFloor, Stage, Status
@@ -91,7 +91,11 @@ def run(job: CellJob, progress: Progress) -> End:
             judged = found.explained(judged, compared, allowance, exported=exported)
     elif job.rule is not None:
         progress.enter(Stage.MEASURE)
-        _time(target, first, job.rule, threads=job.cell.settings.threads, progress=progress)
+        growth = _time(target, first, job.rule, threads=job.cell.settings.threads, progress=progress)
+        if growth is not None:
+            judged = dataclasses.replace(judged, status=Status.ERROR, error_type="memory_leak", message=growth)
+            progress.found(failing_component=DECODE, failing_step=first.tokens.shape[1] - 1, failing_prompt=TRACED)
+        _time_by_length(target, asked.forced, job.rule, progress)
     last = target.device_use()
     progress.found(device_processes=last.other_processes if last else None)
     problem = error(judged.error_type, judged.message or "") if judged.error_type is not None else None
@@ -213,7 +217,7 @@ class _Found:
             kind, why = "cache_mismatch", "without its cache the target computes the same step right"
         elif UNCACHED in names and last in wrong:
             kind, why = "mismatch", "without its cache the target is wrong too: the cache is not the cause"
-        elif exported and wrong and names.isdisjoint({TRACED, _AGAIN}) and names & {"shorter", "longer", UNCACHED}:
+        elif exported and wrong and names.isdisjoint({TRACED, _AGAIN}) and names - {PADDED}:
             kind, why = SPECIALIZED, "the traced prompt is right, prompts of other lengths are wrong"
         else:
             return judged
@@ -250,19 +254,11 @@ def _output(prompt: str, step: int) -> str:
     return f"the logits of step {step} after the {prompt} prompt"
 
 
-def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, threads: int, progress: Progress) -> None:
-    """Time a prompt and its continuation until the rule is met, and the CPU before and after."""
-    taken: list[tuple[int, ...]] = []
-
-    def call() -> None:
-        times = [time.perf_counter_ns()]
-        target.generate(prompt, lambda _number, _logits: times.append(time.perf_counter_ns()), forced=True)
-        taken.append(tuple(times))
-
+def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, threads: int, progress: Progress) -> str | None:
+    """Time a prompt and its continuation until the rule is met, and the CPU before and after. Returns how memory leaks, if it does."""
     before = yardstick.read(threads)
-    timing = latency.measure(call, rule)
+    timing, stamps, resident = _timed(target, prompt, rule)
     machine = yardstick.between(before, yardstick.read(threads))
-    stamps = np.array(taken[timing.warmup_samples :], dtype=np.int64)
     gaps = np.diff(stamps, axis=1) / 1e6
     facts: dict[str, Any] = {"prompt_tokens": _tokens(prompt), "cache_mb": target.cache_mb()}
     facts |= _median("ttft", gaps[:, 0])
@@ -277,6 +273,54 @@ def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, th
         yardstick_ms=machine.ms,
         **facts,
     )
+    growth = memory.growth(resident)
+    if growth is None:
+        return None
+    tokens = prompt.tokens.shape[1]
+    progress.found(growth_kb=growth * 1024 / tokens)
+    total = (resident[-1] - resident[0]) / 2**20
+    each = growth * 1024 / tokens
+    return f"memory grows by {each:.1f} KiB with every token: by {total:.1f} MiB in {len(resident)} generations of {tokens}"
+
+
+def _time_by_length(target: Generating, prompts: Sequence[GenerationPrompt], rule: MeasureRule, progress: Progress) -> None:
+    """Time the prompts of given lengths, if there are at least two. Each is run a few times: a curve needs no narrow intervals."""
+    few = dataclasses.replace(rule, warmup_s=0.0, warmup_iterations=1, min_samples=1)
+    found: list[tuple[int, float, float, float]] = []
+    for prompt in prompts:
+        if prompt.name.startswith(LENGTH):
+            gaps = np.diff(_timed(target, prompt, few).stamps, axis=1) / 1e6
+            decoding = float(np.median(gaps[:, 1:].mean(axis=1))) if gaps.shape[1] > 1 else 0.0
+            found.append((prompt.inputs["input_ids"].shape[1], float(np.median(gaps[:, 0])), decoding, target.cache_mb() or 0.0))
+    if len(found) > 1:
+        lengths, ttft, tpot, cache = zip(*found, strict=True)
+        progress.found(lengths=lengths, lengths_ttft_ms=ttft, lengths_tpot_ms=tpot, lengths_cache_mb=cache)
+
+
+class _Timed(NamedTuple):
+    """A timed prompt and its continuation.
+
+    ``stamps`` are nanoseconds (repetitions, 1 + tokens): of the call, and of each token. ``resident`` are the bytes that the process holds
+    after each repetition.
+    """
+
+    timing: latency.Timing
+    stamps: Array
+    resident: list[int]
+
+
+def _timed(target: Generating, prompt: GenerationPrompt, rule: MeasureRule) -> _Timed:
+    taken: list[tuple[int, ...]] = []
+    resident: list[int] = []
+
+    def call() -> None:
+        times = [time.perf_counter_ns()]
+        target.generate(prompt, lambda _number, _logits: times.append(time.perf_counter_ns()), forced=True)
+        taken.append(tuple(times))
+        resident.append(memory.resident_bytes())
+
+    timing = latency.measure(call, rule)
+    return _Timed(timing, np.array(taken[timing.warmup_samples :], dtype=np.int64), resident[timing.warmup_samples :])
 
 
 def _median(name: str, values: Array) -> dict[str, float]:

@@ -49,12 +49,15 @@ class Facts(Findings):
         """Check what the types cannot express.
 
         Raises:
-            ValueError: invalid sizes, or different numbers of CPU times and wall times.
+            ValueError: invalid sizes, or different numbers of values that belong together.
         """
         if any(not 0 <= size < 2**31 for output in self.outputs for size in output.shape):
             raise ValueError("a shape has an invalid size")
         if self.samples_cpu_ns and len(self.samples_cpu_ns) != len(self.samples_wall_ns):
             raise ValueError("the numbers of CPU times and wall times differ")
+        by_length = (self.lengths, self.lengths_ttft_ms, self.lengths_tpot_ms, self.lengths_cache_mb)
+        if len({None if values is None else len(values) for values in by_length}) > 1:
+            raise ValueError("the numbers of prompt lengths and of their values differ")
 
 
 @_CHECKED

@@ -28,6 +28,10 @@ MEASURED = {
     "tpot_low_ms": 1.9,
     "tpot_high_ms": 2.1,
     "itl_ms": [1.9, 2.0, 2.1],
+    "lengths": [16, 128],
+    "lengths_ttft_ms": [4.0, 30.0],
+    "lengths_tpot_ms": [2.0, 2.5],
+    "lengths_cache_mb": [0.5, 4.0],
     "cache_mb": 0.5,
     "cache_error": 3e-7,
 }
@@ -80,7 +84,12 @@ def test_the_json_has_every_value_and_where_it_fails(rows: ReportRows) -> None:
         "itl_ms": [1.9, 2.0, 2.1],
         "prefill_tokens_s": 4000.0,
         "decode_tokens_s": 500.0,
+        "by_prompt_length": [
+            {"prompt_tokens": 16, "ttft_ms": 4.0, "tpot_ms": 2.0, "cache_mb": 0.5},
+            {"prompt_tokens": 128, "ttft_ms": 30.0, "tpot_ms": 2.5, "cache_mb": 4.0},
+        ],
         "cache_mb": 0.5,
+        "cache_kb_per_token": 32.0,
         "cache_error": 3e-7,
         "first_failing_step": None,
         "component": None,
