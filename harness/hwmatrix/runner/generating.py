@@ -251,19 +251,24 @@ def _output(prompt: str, step: int) -> str:
 
 
 def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, threads: int, progress: Progress) -> None:
-    """Time a prompt and its continuation until the rule is met, and the CPU before and after."""
-    taken: list[tuple[int, ...]] = []
+    """Time a prompt and its continuation until the rule is met, and the CPU before and after.
 
-    def call() -> None:
-        times = [time.perf_counter_ns()]
-        target.generate(prompt, lambda _number, _logits: times.append(time.perf_counter_ns()), forced=True)
-        taken.append(tuple(times))
+    CPU speed is not recorded for a device with its own clock.
+    """
+    taken: list[Array] = []
+
+    def call() -> int | None:
+        stamps = [time.perf_counter_ns()]
+        own = target.generate(prompt, lambda _number, _logits: stamps.append(time.perf_counter_ns()), forced=True)
+        taken.append(np.diff(np.array(stamps, dtype=np.int64)) if own is None else np.array(own, dtype=np.int64))
+        return None if own is None else sum(own)
 
     before = yardstick.read(threads)
     timing = latency.measure(call, rule)
-    machine = yardstick.between(before, yardstick.read(threads))
-    stamps = np.array(taken[timing.warmup_samples :], dtype=np.int64)
-    gaps = np.diff(stamps, axis=1) / 1e6
+    if timing.cpu_ns:
+        machine = yardstick.between(before, yardstick.read(threads))
+        progress.found(yardstick=machine.name, yardstick_ms=machine.ms)
+    gaps = np.stack(taken[timing.warmup_samples :]) / 1e6
     facts: dict[str, Any] = {"prompt_tokens": _tokens(prompt), "cache_mb": target.cache_mb()}
     facts |= _median("ttft", gaps[:, 0])
     if gaps.shape[1] > 1:
@@ -273,8 +278,6 @@ def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, th
         samples_cpu_ns=tuple(timing.cpu_ns),
         warmup_samples=timing.warmup_samples,
         converged=timing.converged,
-        yardstick=machine.name,
-        yardstick_ms=machine.ms,
         **facts,
     )
 
