@@ -43,6 +43,15 @@ class Scripted:
         return 0.25
 
 
+class OwnClock(Scripted):
+    """A target whose own clock counts each token's time without a trip of 1 ms to the device."""
+
+    def generate(self, prompt: GenerationPrompt, on_step: Callable[[int, Any], None], *, forced: bool) -> Any:
+        """As the other, with the times by the own clock."""
+        super().generate(prompt, on_step, forced=forced)
+        return tuple((ms - 1) * MS for ms in self.tokens_ms)
+
+
 class Kept:
     """Keeps what was found."""
 
@@ -78,6 +87,16 @@ def test_the_times_are_those_of_the_field_s_definitions(monkeypatch: pytest.Monk
     assert set(facts["samples_wall_ns"]) == {17 * MS + MS // 2}
     assert (facts["warmup_samples"], facts["prompt_tokens"], facts["cache_mb"], facts["yardstick"]) == (1, 5, 0.25, "1 thread")
     assert len(facts["samples_wall_ns"]) == target.calls - 1 >= 7
+
+
+def test_a_device_s_own_clock_gives_the_times_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = GenerationPrompt(name="traced", inputs={}, tokens=np.zeros((1, 4), np.int64), logits=np.zeros((4, 1, 7)))
+    rule = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.1, min_samples=7, max_s=9.0)
+    facts = times(monkeypatch, OwnClock((8, 2, 3, 4)), prompt, rule)
+    assert (facts["ttft_ms"], facts["tpot_ms"], facts["itl_ms"]) == (7.0, 2.0, (1.0, 2.0, 3.0))
+    assert set(facts["samples_wall_ns"]) == {13 * MS}
+    assert facts["samples_cpu_ns"] == ()
+    assert "yardstick" not in facts
 
 
 def test_one_token_has_no_time_per_output_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,10 +55,12 @@ class Nodes:
 
 
 def combined(parts: Iterable[Nodes]) -> Nodes:
-    """The nodes of several sessions together."""
+    """The nodes of several sessions together. Nothing is known if nothing is known of one."""
     counts: Counter[str] = Counter()
     operators: dict[str, Counter[str]] = {}
     for part in parts:
+        if not part.counts:
+            return part
         counts.update(part.counts)
         for provider, found in part.operators.items():
             operators.setdefault(provider, Counter()).update(found)
