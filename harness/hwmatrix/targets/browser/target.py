@@ -14,7 +14,7 @@ from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.browser import trace as browser_trace
 from hwmatrix.targets.browser.cell import CellPage, Made
 from hwmatrix.targets.browser.chromium import ADAPTER, Chromium
-from hwmatrix.targets.browser.generator import PageGenerator
+from hwmatrix.targets.browser.generator import HOST, PageGenerator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +119,8 @@ class _OnnxRuntimeWeb:
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         graphs = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
         self._generator = PageGenerator(self.page, graphs, provider, place=place)
-        return f"{graphs.method}, cache in {place}, {_runtime(self.page)}"
+        where = "the page's memory" if place == HOST else f"the device's memory ({place})"
+        return f"{graphs.method}, the cache in {where}, {_runtime(self.page)}"
 
     def _about_cache(self) -> str:
         """Where the cache was, to be added to the placement of a cell that generates."""
@@ -239,14 +240,17 @@ class WebNn(_OnnxRuntimeWeb):
         return _method(self._made, self.page)
 
     def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the graphs were exported for this prompt
-        """Create the sessions of prefill and decoding.
+        """Create the sessions of prefill and decoding. The cache is in the page's memory between steps.
+
+        With the cache in WebNN's tensors (``ml-tensor``), ONNX Runtime Web 1.30.0 is wrong as soon as a step takes them
+        (docs/targets/webnn.md).
 
         Raises:
             UnsupportedError: the precision is not float32, or an operator cannot be expressed or has no kernel.
             CellFailure: there are no graphs, or the runtime does not accept them.
         """
         _require_float32(self._settings.dtype, features=())
-        return self._generation(self._provider, "ml-tensor")
+        return self._generation(self._provider, HOST)
 
     @property
     def _provider(self) -> dict[str, Any]:

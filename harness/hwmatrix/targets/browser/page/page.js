@@ -145,7 +145,7 @@ const commands = {
   },
 
   // Creates a session of the model under a name. Returns its inputs, its outputs and the runtime's log. `kept` has the place ("gpu-buffer",
-  // "ml-tensor") of each output that does not come to the host.
+  // "ml-tensor") of each output that does not come to the page's memory.
   async create({ name, provider, kept }) {
     log.lines = [];
     log.on = true;
