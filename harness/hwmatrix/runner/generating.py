@@ -224,17 +224,19 @@ class _Found:
 def _of_the_traced_length_only(found: _Found, first: GenerationPrompt, prompt: GenerationPrompt) -> Iterator[None]:
     """An error on a prompt of another length than the traced one is a fault of the export, if the traced one is right before and after.
 
-    If it is not right again, the error has another cause, such as a state that was not reset.
+    If it is not right again, the error has another cause, such as a state that was not reset. An outcome with a status of its own, such as
+    a crash, keeps it.
 
     Raises:
         UnsupportedError: such an error (``shape_specialized``).
     """
     try:
         yield
-    except (CellFailure, MemoryError):
+    except MemoryError:
         raise
     except Exception as error:
-        if prompt.name == PADDED or not found.stays_right(first):
+        own_status = isinstance(error, CellFailure) and error.status != Status.ERROR
+        if own_status or prompt.name == PADDED or not found.stays_right(first):
             raise
         message = f"the export is right for the traced prompt, and fails on the {prompt.name} one: {type(error).__name__}: {error}"
         raise UnsupportedError(message, needs=("dynamic axes",), error_type=SPECIALIZED) from error
