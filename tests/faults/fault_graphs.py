@@ -120,6 +120,20 @@ def amended(change: Callable[[GraphProto], None]) -> Callable[[Path], None]:
     return amend
 
 
+def described_otherwise(name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> Callable[[Path], None]:
+    """What changes the own names of the outputs of the graphs with which a model generates: the export with this name."""
+
+    def amend(export: Path) -> None:
+        if export.name != name:
+            return
+        manifest = json.loads((export / MANIFEST).read_bytes())
+        for graph in manifest["graphs"].values():
+            graph["outputs"] = change(graph["outputs"])
+        (export / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+
+    return amend
+
+
 def lost(export: Path) -> None:
     """Nothing says any more that there is an export."""
     (export / MANIFEST).unlink()

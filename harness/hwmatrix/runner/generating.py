@@ -228,17 +228,19 @@ class _Found:
 def _of_the_traced_length_only(found: _Found, first: GenerationPrompt, prompt: GenerationPrompt) -> Iterator[None]:
     """An error on a prompt of another length than the traced one is a fault of the export, if the traced one is right before and after.
 
-    If it is not right again, the error has another cause, such as a state that was not reset.
+    If it is not right again, the error has another cause, such as a state that was not reset. An outcome with a status of its own, such as
+    a crash, keeps it.
 
     Raises:
         UnsupportedError: such an error (``shape_specialized``).
     """
     try:
         yield
-    except (CellFailure, MemoryError):
+    except MemoryError:
         raise
     except Exception as error:
-        if prompt.name == PADDED or not found.stays_right(first):
+        own_status = isinstance(error, CellFailure) and error.status != Status.ERROR
+        if own_status or prompt.name == PADDED or not found.stays_right(first):
             raise
         message = f"the export is right for the traced prompt, and fails on the {prompt.name} one: {type(error).__name__}: {error}"
         raise UnsupportedError(message, needs=("dynamic axes",), error_type=SPECIALIZED) from error
@@ -255,11 +257,15 @@ def _output(prompt: str, step: int) -> str:
 
 
 def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, threads: int, progress: Progress) -> str | None:
-    """Time a prompt and its continuation until the rule is met, and the CPU before and after. Returns how memory leaks, if it does."""
+    """Time a prompt and its continuation until the rule is met, and the CPU before and after. Returns how memory leaks, if it does.
+
+    CPU speed is not recorded for a device with its own clock.
+    """
     before = yardstick.read(threads)
-    timing, stamps, resident = _timed(target, prompt, rule)
-    machine = yardstick.between(before, yardstick.read(threads))
-    gaps = np.diff(stamps, axis=1) / 1e6
+    timing, gaps, resident = _timed(target, prompt, rule)
+    if timing.cpu_ns:
+        machine = yardstick.between(before, yardstick.read(threads))
+        progress.found(yardstick=machine.name, yardstick_ms=machine.ms)
     facts: dict[str, Any] = {"prompt_tokens": _tokens(prompt), "cache_mb": target.cache_mb()}
     facts |= _median("ttft", gaps[:, 0])
     if gaps.shape[1] > 1:
@@ -269,8 +275,6 @@ def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, th
         samples_cpu_ns=tuple(timing.cpu_ns),
         warmup_samples=timing.warmup_samples,
         converged=timing.converged,
-        yardstick=machine.name,
-        yardstick_ms=machine.ms,
         **facts,
     )
     growth = memory.growth(resident)
@@ -289,7 +293,7 @@ def _time_by_length(target: Generating, prompts: Sequence[GenerationPrompt], rul
     found: list[tuple[int, float, float, float]] = []
     for prompt in prompts:
         if prompt.name.startswith(LENGTH):
-            gaps = np.diff(_timed(target, prompt, few).stamps, axis=1) / 1e6
+            gaps = _timed(target, prompt, few).gaps_ms
             decoding = float(np.median(gaps[:, 1:].mean(axis=1))) if gaps.shape[1] > 1 else 0.0
             found.append((prompt.inputs["input_ids"].shape[1], float(np.median(gaps[:, 0])), decoding, target.cache_mb() or 0.0))
     if len(found) > 1:
@@ -300,27 +304,28 @@ def _time_by_length(target: Generating, prompts: Sequence[GenerationPrompt], rul
 class _Timed(NamedTuple):
     """A timed prompt and its continuation.
 
-    ``stamps`` are nanoseconds (repetitions, 1 + tokens): of the call, and of each token. ``resident`` are the bytes that the process holds
-    after each repetition.
+    ``gaps_ms`` (repetitions, tokens) are the times to the first token and from each to the next. ``resident`` are the bytes that the
+    process holds after each repetition.
     """
 
     timing: latency.Timing
-    stamps: Array
+    gaps_ms: Array
     resident: list[int]
 
 
 def _timed(target: Generating, prompt: GenerationPrompt, rule: MeasureRule) -> _Timed:
-    taken: list[tuple[int, ...]] = []
+    taken: list[Array] = []
     resident: list[int] = []
 
-    def call() -> None:
-        times = [time.perf_counter_ns()]
-        target.generate(prompt, lambda _number, _logits: times.append(time.perf_counter_ns()), forced=True)
-        taken.append(tuple(times))
+    def call() -> int | None:
+        stamps = [time.perf_counter_ns()]
+        own = target.generate(prompt, lambda _number, _logits: stamps.append(time.perf_counter_ns()), forced=True)
+        taken.append(np.diff(np.array(stamps, dtype=np.int64)) if own is None else np.array(own, dtype=np.int64))
         resident.append(memory.resident_bytes())
+        return None if own is None else sum(own)
 
     timing = latency.measure(call, rule)
-    return _Timed(timing, np.array(taken[timing.warmup_samples :], dtype=np.int64), resident[timing.warmup_samples :])
+    return _Timed(timing, np.stack(taken[timing.warmup_samples :]) / 1e6, resident[timing.warmup_samples :])
 
 
 def _median(name: str, values: Array) -> dict[str, float]:

@@ -148,12 +148,15 @@ class Generating(Target, Protocol):
             UnsupportedError: the target cannot generate with this model; the message says why.
         """
 
-    def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
+    def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> tuple[int, ...] | None:
         """Process a prompt, then decode with the cache until there are as many tokens as ``prompt.tokens`` (rows, steps) has.
 
         ``on_step`` is called as soon as the token of a step is on the host, with the number of the step and a function that returns its
         logits (rows, vocabulary; float32). The first step is the prefill. ``forced``: the next step gets the prompt's own token, else the
         one with the largest logit. Every call begins with an empty cache.
+
+        Returns the time of each step in nanoseconds by the device's own clock; None if the host's clock is right, read when ``on_step`` is
+        called.
 
         Raises:
             UnsupportedError: an export takes prompts of the traced length only (``shape_specialized``).

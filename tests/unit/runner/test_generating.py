@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hwmatrix.errors import UnsupportedError
+from hwmatrix.errors import CellFailure, CrashedError, UnsupportedError
 from hwmatrix.measure import yardstick
 from hwmatrix.models.bundle import GenerationPrompt
 from hwmatrix.records import MeasureRule
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MS = 1_000_000
+DO_NOT_FIT = "the shapes do not fit"
 
 
 class Scripted:
@@ -41,6 +42,15 @@ class Scripted:
     def cache_mb(self) -> float:
         """A size."""
         return 0.25
+
+
+class OwnClock(Scripted):
+    """A target whose own clock counts each token's time without a trip of 1 ms to the device."""
+
+    def generate(self, prompt: GenerationPrompt, on_step: Callable[[int, Any], None], *, forced: bool) -> Any:
+        """As the other, with the times by the own clock."""
+        super().generate(prompt, on_step, forced=forced)
+        return tuple((ms - 1) * MS for ms in self.tokens_ms)
 
 
 class Kept:
@@ -80,6 +90,16 @@ def test_the_times_are_those_of_the_field_s_definitions(monkeypatch: pytest.Monk
     assert len(facts["samples_wall_ns"]) == target.calls - 1 >= 7
 
 
+def test_a_device_s_own_clock_gives_the_times_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = GenerationPrompt(name="traced", inputs={}, tokens=np.zeros((1, 4), np.int64), logits=np.zeros((4, 1, 7)))
+    rule = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.1, min_samples=7, max_s=9.0)
+    facts = times(monkeypatch, OwnClock((8, 2, 3, 4)), prompt, rule)
+    assert (facts["ttft_ms"], facts["tpot_ms"], facts["itl_ms"]) == (7.0, 2.0, (1.0, 2.0, 3.0))
+    assert set(facts["samples_wall_ns"]) == {13 * MS}
+    assert facts["samples_cpu_ns"] == ()
+    assert "yardstick" not in facts
+
+
 def test_one_token_has_no_time_per_output_token(monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = GenerationPrompt(name="traced", inputs={}, tokens=np.zeros((1, 1), np.int64), logits=np.zeros((1, 1, 7)))
     rule = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.1, min_samples=7, max_s=9.0)
@@ -91,8 +111,9 @@ def test_one_token_has_no_time_per_output_token(monkeypatch: pytest.MonkeyPatch)
 class Limited:
     """A target that is right for the traced prompt, and raises for others. ``spoiled``: it is wrong for all prompts after that."""
 
-    def __init__(self, *, spoiled: bool) -> None:
+    def __init__(self, *, spoiled: bool, error: Exception) -> None:
         self.spoiled = spoiled
+        self.error = error
         self.raised = False
 
     def generate(self, asked: GenerationPrompt, on_step: Callable[[int, Any], None], *, forced: bool) -> None:
@@ -100,27 +121,33 @@ class Limited:
         assert forced
         if asked.name != "traced":
             self.raised = True
-            raise RuntimeError("the shapes do not fit")
+            raise self.error
         factor = 2.0 if self.raised and self.spoiled else 1.0
         for number, logits in enumerate(asked.logits):
             on_step(number, lambda logits=logits: logits * factor)
 
 
 @pytest.mark.parametrize(
-    ("name", "spoiled", "failure"),
-    [("longer", False, UnsupportedError), ("longer", True, RuntimeError), ("padded", False, RuntimeError)],
+    ("name", "spoiled", "error", "failure"),
+    [
+        ("longer", False, RuntimeError(DO_NOT_FIT), UnsupportedError),
+        ("longer", False, CellFailure(DO_NOT_FIT, error_type="browser_runtime_failed"), UnsupportedError),
+        ("longer", True, RuntimeError(DO_NOT_FIT), RuntimeError),
+        ("padded", False, RuntimeError(DO_NOT_FIT), RuntimeError),
+        ("longer", False, CrashedError(DO_NOT_FIT, error_type="webgpu_device_lost"), CrashedError),
+    ],
 )
 def test_an_error_is_a_fault_of_the_export_only_if_the_traced_prompt_is_right_again(
-    name: str, *, spoiled: bool, failure: type[Exception]
+    name: str, *, spoiled: bool, error: Exception, failure: type[Exception]
 ) -> None:
     traced, other = (
         GenerationPrompt(name=each, inputs={}, tokens=np.zeros((1, 2), np.int64), logits=np.ones((2, 1, 7), np.float32))
         for each in ("traced", name)
     )
-    target: Any = Limited(spoiled=spoiled)
+    target: Any = Limited(spoiled=spoiled, error=error)
     told: list[dict[str, Any]] = []
     found = generating._Found(target, Progress(told.append))
     found.force(traced, "traced")
-    with pytest.raises(failure, match="the shapes do not fit"), generating._of_the_traced_length_only(found, traced, other):
+    with pytest.raises(failure, match=DO_NOT_FIT), generating._of_the_traced_length_only(found, traced, other):
         found.force(other, name)
     assert (told[-1]["stage"], told[-1]["facts"]["failing_prompt"], told[-1]["facts"]["failing_step"]) == ("prefill", name, 0)

@@ -106,6 +106,7 @@ OF_TYPE: dict[str, Any] = {
     "BOOLEAN": True,
     "VARCHAR[]": ["text"],
     "DOUBLE[]": [0.5],
+    "INTEGER[]": [3],
 }
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hwmatrix.targets.browser.log import Nodes, parse
+from hwmatrix.targets.browser.log import Nodes, combined, parse
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "browser"
 
@@ -57,3 +57,15 @@ def test_many_operators_are_cut_short() -> None:
     head = "[V:onnxruntime:, x] Node(s) placed on [CPUExecutionProvider]. Number of nodes: 20"
     lines = [f"[V:onnxruntime:, session_state.cc:1385 VerifyEachNodeIsAssignedToAnEp]   Op{index} (node)" for index in range(20)]
     assert " ...)" in parse([head, *lines]).placement("WebGpu", about="").detail
+
+
+def test_several_sessions_have_the_nodes_of_all() -> None:
+    together = combined([nodes("webgpu-bert.log"), nodes("webgpu-vit.log"), nodes("webgpu-bert.log")])
+    assert together.counts == {"CPU": 4, "WebGpu": 245}
+    assert together.operators["CPU"] == {"Cast": 2, "GatherND": 2}
+
+
+def test_one_session_without_a_placement_leaves_that_of_all_unknown() -> None:
+    together = combined([nodes("webgpu-vit.log"), parse([])])
+    assert together.share("WebGpu") == 0.0
+    assert "names no placement" in together.placement("WebGpu", about="an adapter").detail

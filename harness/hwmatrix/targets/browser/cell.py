@@ -16,9 +16,11 @@ from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_
 from hwmatrix.targets.browser import files as browser_files
 from hwmatrix.targets.browser.devtools import DevTools, Page
 from hwmatrix.targets.browser.failures import failure_of
-from hwmatrix.targets.browser.log import Nodes, parse
+from hwmatrix.targets.browser.log import Nodes, combined, parse
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hwmatrix.models.bundle import Bundle
     from hwmatrix.targets.protocol import Arrays
 
@@ -35,13 +37,19 @@ _PIECE: Final = 8 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Made:
-    """A session for one export: the placement of its nodes, its device if it has one, and the devices of each WebNN graph."""
+class Session:
+    """A session of the page: the placement of its nodes, its device if it has one, and the devices of each WebNN graph."""
 
-    export: OnnxExport
     nodes: Nodes
     device: Mapping[str, Any] | None
     graphs: tuple[tuple[str, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Made(Session):
+    """The session of one export."""
+
+    export: OnnxExport
 
 
 class CellPage:
@@ -195,25 +203,42 @@ class CellPage:
         self.call("choose", name=export.exporter, inputs={name: encoded(inputs[name]) for name in export.inputs})
 
     def fetch(self, export: OnnxExport) -> None:
-        """Load a graph and its external data files into the page. They are not read again afterwards."""
-        folder = export.path.parent
-        self._folders[export.exporter] = folder
-        beside = [file.name for file in sorted(folder.iterdir()) if file.name.startswith(f"{export.path.name}.")]
-        self.call(
-            "model",
-            file=f"/{export.exporter}/{export.path.name}",
-            beside=[{"path": name, "url": f"/{export.exporter}/{name}"} for name in beside],
-        )
+        """Load an export into the page. Its files are not read again afterwards."""
+        self._fetch(export.exporter, export.path)
         self._fetched = export
 
+    def create(self, name: str, path: Path, provider: Mapping[str, Any], *, kept: Mapping[str, str]) -> Session:
+        """Create a session of a graph under a name, beside those that exist. ``kept`` has the place of each output that stays there.
+
+        Raises:
+            CellFailure: the runtime does not accept the graph, or the device is lost.
+        """
+        self._fetch(name, path)
+        return _session(self.call("create", name=name, provider=dict(provider), kept=dict(kept)))
+
+    def _fetch(self, name: str, path: Path) -> None:
+        """Load a graph and its external data files into the page, from a folder that the page knows by this name."""
+        self._folders[name] = path.parent
+        beside = [file.name for file in sorted(path.parent.iterdir()) if file.name.startswith(f"{path.name}.")]
+        self.call("model", file=f"/{name}/{path.name}", beside=[{"path": each, "url": f"/{name}/{each}"} for each in beside])
+
     def _create(self, export: OnnxExport, provider: Mapping[str, Any]) -> Made:
-        value = self.call("create", name=export.exporter, provider=dict(provider))
-        return Made(
-            export=export,
-            nodes=parse(value["log"]),
-            device=value["device"],
-            graphs=tuple(tuple(graph) for graph in value["graphs"]),
-        )
+        session = _session(self.call("create", name=export.exporter, provider=dict(provider)))
+        return Made(export=export, nodes=session.nodes, device=session.device, graphs=session.graphs)
+
+
+def together(sessions: Sequence[Session]) -> Session:
+    """Several sessions of one page as one: all their nodes and graphs, and their device."""
+    return Session(
+        nodes=combined(session.nodes for session in sessions),
+        device=next((session.device for session in sessions if session.device is not None), None),
+        graphs=tuple(graph for session in sessions for graph in session.graphs),
+    )
+
+
+def _session(answer: Mapping[str, Any]) -> Session:
+    graphs = tuple(tuple(graph) for graph in answer["graphs"])
+    return Session(nodes=parse(answer["log"]), device=answer["device"], graphs=graphs)
 
 
 def _handed_out(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -28,6 +28,8 @@ WEBGPU: Final = Descriptor(
     exports=EXPORTERS,
     fallback=("webnn", "cpu"),
     script="browser",
+    generates=True,
+    generation_export="generation",
 )
 WEBNN: Final = Descriptor(
     name=Backend.WEBNN.value,
@@ -51,4 +53,6 @@ WEBNN: Final = Descriptor(
     onnx=OnnxUse.BEST,
     exports=EXPORTERS,
     script="browser",
+    generates=True,
+    generation_export="generation",
 )

@@ -54,6 +54,19 @@ class Nodes:
         return f" ({shown}{' ...' if len(found) > _SHOWN else ''})"
 
 
+def combined(parts: Iterable[Nodes]) -> Nodes:
+    """The nodes of several sessions together. Nothing is known if nothing is known of one."""
+    counts: Counter[str] = Counter()
+    operators: dict[str, Counter[str]] = {}
+    for part in parts:
+        if not part.counts:
+            return part
+        counts.update(part.counts)
+        for provider, found in part.operators.items():
+            operators.setdefault(provider, Counter()).update(found)
+    return Nodes(counts=dict(counts), operators=operators)
+
+
 def parse(lines: Iterable[str]) -> Nodes:
     """Parse the log of one session's creation. Subgraphs (of If and Loop) are logged separately, and counted too."""
     fused: dict[str, int] = {}

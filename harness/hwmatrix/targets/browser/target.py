@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import ConfigError, CrashedError, Problem, UnavailableError, UnsupportedError
 from hwmatrix.hardware.browser import ASSETS, Installed, sparticuz
+from hwmatrix.models.onnx_export import read_generation
 from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.browser import trace as browser_trace
 from hwmatrix.targets.browser.cell import CellPage, Made
 from hwmatrix.targets.browser.chromium import ADAPTER, Chromium
+from hwmatrix.targets.browser.generator import HOST, PageGenerator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
 
-    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
+    from hwmatrix.targets.browser.cell import Session
     from hwmatrix.targets.browser.log import Nodes
-    from hwmatrix.targets.protocol import Arrays
+    from hwmatrix.targets.protocol import Arrays, OnStep
 
 _SOFTWARE: Final = "swiftshader"
 """The architecture name of Chromium's software adapter."""
@@ -30,6 +34,9 @@ _ADAPTER_FLAGS: Final = {
     "software": ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"),
     "hardware": ("--enable-unsafe-webgpu", "--enable-features=Vulkan"),
 }
+_WEBGPU: Final = {"name": "webgpu"}
+"""ONNX Runtime Web's execution provider."""
+_GENERATION: Final = "generation"
 _WEBNN_FLAGS: Final = ("--enable-features=WebMachineLearningNeuralNetwork",)
 
 
@@ -44,6 +51,8 @@ class _OnnxRuntimeWeb:
         self._export = options.get("export")
         self.page = CellPage(service, assets=self._installed.assets, threads=settings.threads)
         self._made: Made | None = None
+        self._bundle: Bundle | None = None
+        self._generator: PageGenerator | None = None
         self._elapsed_ms = 0.0
 
     @staticmethod
@@ -74,6 +83,21 @@ class _OnnxRuntimeWeb:
         """Return the outputs of the last run."""
         return self.page.outputs()
 
+    def load_generator(self, bundle: Bundle) -> int:
+        """Load the runtime into the page. Return the number of parameters; the graphs hold the weights."""
+        self.page.load_runtime()
+        self._bundle = bundle
+        return bundle.parameters
+
+    def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> tuple[int, ...]:
+        """Run the graphs step by step. The times are those of the page's clock."""
+        assert self._generator is not None  # noqa: S101 - the order of the protocol
+        return self._generator.generate(prompt, on_step, forced=forced)
+
+    def cache_mb(self) -> float | None:
+        """The size of the cache, which stays in the page."""
+        return self._generator.cache_mb() if self._generator is not None else None
+
     def device_use(self) -> None:
         """Return None: a browser does not report it."""
 
@@ -84,6 +108,27 @@ class _OnnxRuntimeWeb:
             CellFailure: the values take too much memory, or the page does not accept that graph.
         """
         return browser_trace.trace(self.page, self._prepared, bundle)
+
+    def _generation(self, provider: Mapping[str, Any], place: str) -> str:
+        """Create a session for each graph of prefill and decoding, with the cache in this place. Return a description of how.
+
+        Raises:
+            UnsupportedError: the exporter cannot express an operator, or the runtime has no kernel for one.
+            CellFailure: there are no graphs, or the runtime does not accept them.
+        """
+        assert self._bundle is not None  # noqa: S101 - the order of the protocol
+        graphs = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
+        self._generator = PageGenerator(self.page, graphs, provider, place=place)
+        where = "the page's memory" if place == HOST else f"the device's memory ({place})"
+        return f"{graphs.method}, the cache in {where}, {_runtime(self.page)}"
+
+    def _about_cache(self) -> str:
+        """Where the cache was, to be added to the placement of a cell that generates."""
+        return f"; {self._generator.where()}" if self._generator is not None else ""
+
+    @property
+    def _session(self) -> Session:
+        return self._prepared if self._generator is None else self._generator.session
 
     @property
     def _prepared(self) -> Made:
@@ -127,15 +172,26 @@ class WebGpu(_OnnxRuntimeWeb):
             CrashedError: the adapter that ``check`` found is gone.
         """
         _require_float32(self._settings.dtype, features=self._adapter["features"])
-        try:
-            self._made = self.page.prepare({"name": "webgpu"}, "WebGpu", inputs)
-        except UnavailableError as failure:
-            raise CrashedError(f"the adapter of this page is gone: {failure}", error_type="webgpu_device_lost") from failure
+        with _with_the_adapter():
+            self._made = self.page.prepare(_WEBGPU, "WebGpu", inputs)
         return _method(self._made, self.page)
+
+    def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the graphs were exported for this prompt
+        """Create the sessions of prefill and decoding. The cache stays in buffers of the device.
+
+        Raises:
+            UnsupportedError: the adapter lacks this precision, or an operator cannot be expressed or has no kernel.
+            CrashedError: the adapter that ``check`` found is gone.
+            CellFailure: there are no graphs, or the runtime does not accept them.
+        """
+        _require_float32(self._settings.dtype, features=self._adapter["features"])
+        with _with_the_adapter():
+            return self._generation(_WEBGPU, "gpu-buffer")
 
     def placement(self) -> Placement:
         """The placement from the runtime's log: 0 if a software adapter was used although hardware was requested."""
-        return self.placed(self._prepared.nodes, self._prepared.device)
+        found = self.placed(self._session.nodes, self._session.device)
+        return dataclasses.replace(found, detail=f"{found.detail}{self._about_cache()}")
 
     def placed(self, nodes: Nodes, device: Mapping[str, Any] | None) -> Placement:
         """The placement of nodes. ``device`` is the adapter information of the session, as far as it is known."""
@@ -180,12 +236,30 @@ class WebNn(_OnnxRuntimeWeb):
             UnsupportedError: the precision is not float32, or the runtime has no kernel for an operator.
         """
         _require_float32(self._settings.dtype, features=())
-        self._made = self.page.prepare({"name": "webnn", "deviceType": self._device}, "WebNN", inputs)
+        self._made = self.page.prepare(self._provider, "WebNN", inputs)
         return _method(self._made, self.page)
+
+    def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the graphs were exported for this prompt
+        """Create the sessions of prefill and decoding. The cache is in the page's memory between steps.
+
+        With the cache in WebNN's tensors (``ml-tensor``), ONNX Runtime Web 1.30.0 is wrong as soon as a step takes them
+        (docs/targets/webnn.md).
+
+        Raises:
+            UnsupportedError: the precision is not float32, or an operator cannot be expressed or has no kernel.
+            CellFailure: there are no graphs, or the runtime does not accept them.
+        """
+        _require_float32(self._settings.dtype, features=())
+        return self._generation(self._provider, HOST)
+
+    @property
+    def _provider(self) -> dict[str, Any]:
+        return {"name": "webnn", "deviceType": self._device}
 
     def placement(self) -> Placement:
         """The placement by the runtime's log and the graphs' devices: a GPU context may be granted although only the CPU computes."""
-        return self.placed(self._prepared.nodes, self._prepared.graphs)
+        found = self.placed(self._session.nodes, self._session.graphs)
+        return dataclasses.replace(found, detail=f"{found.detail}{self._about_cache()}")
 
     def placed(self, nodes: Nodes, graphs: Sequence[Sequence[str]]) -> Placement:
         """The placement of nodes. ``graphs`` has the devices of each WebNN graph that the runtime built."""
@@ -235,4 +309,21 @@ def _adapter_in_words(adapter: Mapping[str, Any]) -> str:
 
 def _method(made: Made, page: CellPage) -> str:
     graph = f"ONNX opset {made.export.opset} by the {made.export.exporter} exporter"
-    return f"{graph}, ONNX Runtime Web {page.runtime_version}, {page.product}"
+    return f"{graph}, {_runtime(page)}"
+
+
+def _runtime(page: CellPage) -> str:
+    return f"ONNX Runtime Web {page.runtime_version}, {page.product}"
+
+
+@contextlib.contextmanager
+def _with_the_adapter() -> Iterator[None]:
+    """The adapter was there before: if there is none now, the browser's GPU process has ended.
+
+    Raises:
+        CrashedError: there is none now.
+    """
+    try:
+        yield
+    except UnavailableError as failure:
+        raise CrashedError(f"the adapter of this page is gone: {failure}", error_type="webgpu_device_lost") from failure

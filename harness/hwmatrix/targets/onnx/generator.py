@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from hwmatrix.models.generation_export import GenerationExport, Graph
     from hwmatrix.targets.protocol import Arrays, OnStep
 
-_ENCODER: Final = "encoder_outputs."
+ENCODER: Final = "encoder_outputs."
+"""How the names of states begin that are no cache, but what an encoder made of the prompt."""
 _MIB: Final = 2**20
 
 
@@ -46,7 +47,7 @@ class OnnxGenerator:
 
     def cache_mb(self) -> float:
         """The size of the cache after the last step."""
-        sizes = (value.tensor_size_in_bytes() for name, value in self._state.items() if not name.startswith(_ENCODER))
+        sizes = (value.tensor_size_in_bytes() for name, value in self._state.items() if not name.startswith(ENCODER))
         return float(sum(sizes)) / _MIB
 
     def _begin(self, rows: int) -> None:

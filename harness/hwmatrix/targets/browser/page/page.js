@@ -25,6 +25,10 @@ let outputs = null;
 let session = null;
 const sessions = new Map();
 
+// Of a model that generates: the tensors that the next step takes from the last one, and the last logits of each step of the prompt.
+let state = {};
+let logits = [];
+
 // The devices of each WebNN graph that the runtime builds: the device type requested of a context proves nothing.
 const graphs = [];
 if (globalThis.MLGraphBuilder) {
@@ -76,6 +80,22 @@ function toTensor({ dtype, shape, data }) {
   return new ort.Tensor(dtype, new ARRAYS[dtype](bytes.buffer), shape);
 }
 
+function toTensors(arrays) {
+  return Object.fromEntries(Object.entries(arrays).map(([name, value]) => [name, toTensor(value)]));
+}
+
+// The logits of each row's last position.
+function atTheEnd({ data, dims }) {
+  const [rows, length, size] = dims;
+  return Array.from({ length: rows }, (_, row) => data.slice(((row + 1) * length - 1) * size, (row + 1) * length * size));
+}
+
+function largest(values) {
+  let best = 0;
+  for (let at = 1; at < values.length; at += 1) if (values[at] > values[best]) best = at;
+  return best;
+}
+
 async function bytesOf(url) {
   const response = await fetch(url);
   if (!response.ok) throw new Error(`${url}: ${response.status} ${response.statusText}`);
@@ -124,14 +144,16 @@ const commands = {
     return model.graph.byteLength + model.beside.reduce((sum, one) => sum + one.data.byteLength, 0);
   },
 
-  // Creates a session of the model under a name. Returns its inputs, its outputs and the runtime's log.
-  async create({ name, provider }) {
+  // Creates a session of the model under a name. Returns its inputs, its outputs and the runtime's log. `kept` has the place ("gpu-buffer",
+  // "ml-tensor") of each output that does not come to the page's memory.
+  async create({ name, provider, kept }) {
     log.lines = [];
     log.on = true;
     graphs.length = 0;
     try {
       const made = await ort.InferenceSession.create(model.graph, {
         executionProviders: [provider], externalData: model.beside, logSeverityLevel: 0, logVerbosityLevel: 0,
+        ...(kept ? { preferredOutputLocation: kept } : {}),
       });
       sessions.set(name, made);
       const device = provider.name === "webgpu" ? await ort.env.webgpu.device : null;
@@ -154,13 +176,13 @@ const commands = {
     session = sessions.get(name);
     sessions.clear();
     model = null;
-    feeds = Object.fromEntries(Object.entries(inputs).map(([input, value]) => [input, toTensor(value)]));
+    feeds = toTensors(inputs);
     await before?.release();
   },
 
   // Replaces the inputs of the chosen session.
   async feed({ inputs }) {
-    feeds = Object.fromEntries(Object.entries(inputs).map(([input, value]) => [input, toTensor(value)]));
+    feeds = toTensors(inputs);
   },
 
   // Runs one inference. Returns the milliseconds until its outputs can be read on the host.
@@ -191,6 +213,42 @@ const commands = {
   async piece({ name, begin, end }) {
     const { data } = outputs[name];
     return toBase64(new Uint8Array(data.buffer, data.byteOffset, data.byteLength).subarray(begin, end));
+  },
+
+  // Begins a prompt with this state. That of the last prompt is released.
+  async begin({ first }) {
+    for (const tensor of Object.values(state)) tensor.dispose();
+    state = toTensors(first);
+    logits = [];
+  },
+
+  // Runs one step of generation. `taken` has the name in the state of each input that comes from the last step, `outputs` that of each output
+  // that the next step needs. Returns the preferred token of each row, and the milliseconds until the page had it.
+  async step({ name, inputs, taken, outputs }) {
+    const given = toTensors(inputs);
+    for (const [input, own] of Object.entries(taken)) given[input] = state[own];
+    const begin = performance.now();
+    const found = await sessions.get(name).run(given, Object.keys(outputs), { logSeverityLevel: 3 });
+    const { logits: last, ...next } = Object.fromEntries(Object.entries(outputs).map(([output, own]) => [own, found[output]]));
+    const ends = atTheEnd(last);
+    const tokens = ends.map(largest);
+    const ms = performance.now() - begin;
+    for (const own of Object.keys(next)) state[own]?.dispose();
+    state = { ...state, ...next };
+    logits.push(ends);
+    return { ms, tokens };
+  },
+
+  // Returns the last logits of a step of the current prompt, row by row.
+  async logits({ step }) {
+    return logits[step].map(toBase64);
+  },
+
+  // Returns the place and the size (bytes) of each tensor of the state. "cpu" is the page's own memory.
+  async state() {
+    return Object.entries(state).map(([name, { type, size, location }]) => {
+      return { name, location, bytes: size * ARRAYS[type].BYTES_PER_ELEMENT };
+    });
   },
 
   // Executes a small graph once. Returns the result of `create`, and the outputs. The session stays until the next one is created.
