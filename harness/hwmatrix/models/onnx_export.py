@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import importlib.metadata
 import json
 import re
@@ -36,7 +35,8 @@ ONNX_SCHEMA: Final = "hwmatrix/onnx/2"
 ONNX_DIR: Final = "onnx"
 MODEL_FILE: Final = "model.onnx"
 EXPORTERS: Final = onnx_exporters.EXPORTERS
-GENERATION: Final = {"generation": generation_export.make_onnx, "generation-openvino": generation_export.make_openvino}
+FOR_OPENVINO: Final = "generation-openvino"
+GENERATION: Final = {"generation": generation_export.make_onnx, FOR_OPENVINO: generation_export.make_openvino}
 """The exports for cells that generate: prefill and decode, made by transformers' exporters, in ONNX and for OpenVINO."""
 EXPORTS: Final = (*EXPORTERS, *GENERATION)
 """Every export that a bundle may have, by the name of its folder."""
@@ -48,23 +48,8 @@ _TIMED_OUT_BEFORE: Final = "no end within "
 _PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript")
 """The packages that determine a graph besides the model: another version makes another export."""
 _OPENVINO: Final = "openvino"
-_PACKAGES_OF: Final = {"generation-openvino": ("torch", "transformers", "openvino")}
+_PACKAGES_OF: Final = {FOR_OPENVINO: ("torch", "transformers", "openvino")}
 """Those of an export that is no ONNX graph."""
-_MODULES: Final = (
-    "networkx",
-    "onnx.checker",
-    "onnxscript.optimizer",
-    "onnxscript.rewriter",
-    "onnxscript.version_converter",
-    "torch._dynamo.convert_frame",
-    "torch._export.non_strict_utils",
-    "torch._inductor.decomposition",
-    "torch.onnx._internal.exporter._core",
-    "torch.onnx._internal.exporter._onnx_program",
-    "transformers.exporters.configs",
-    "transformers.exporters.exporter_onnx",
-)
-"""Modules that the exporters import when they are called (torch 2.13, transformers 5.23), about 2,200 in all."""
 _NO_CONVERSION: Final = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 """How torch.onnx (2.13) reports an operator that it cannot convert to ONNX."""
 _UNDERLINES: Final = re.compile(r"^ +[~^]+\n", re.MULTILINE)
@@ -102,22 +87,6 @@ class OnnxFailure:
     def timed_out(self) -> bool:
         """Whether it ran out of time. That says nothing about the model: on a less busy machine the export may succeed."""
         return self.error_type == TIMED_OUT or (self.error_type == _PROCESS_DIED and self.message.startswith(_TIMED_OUT_BEFORE))
-
-
-def preload() -> None:
-    """Import what the exporters need, once for all forked processes: the import takes three seconds.
-
-    Import errors are ignored here; the exporter gets and records the same error.
-    """
-    for name in _MODULES:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    with contextlib.suppress(ImportError):
-        from transformers.exporters.utils import apply_patches
-
-        for backend in ("dynamo", "onnx"):  # imports the two dozen models that are patched whatever model is exported
-            with apply_patches(backend):
-                pass
 
 
 def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, ...]:

@@ -77,7 +77,7 @@ def _plan(path: Path) -> Plan:
 
 
 def _bundles(arguments: argparse.Namespace) -> None:
-    from hwmatrix.models import onnx_export
+    from hwmatrix.models import exporter_imports, onnx_export
     from hwmatrix.records import Backend, Role, Size
     from hwmatrix.runner import exports
     from hwmatrix.runner.bundles import BundleOrder, all_cached, build_all
@@ -96,7 +96,9 @@ def _bundles(arguments: argparse.Namespace) -> None:
     )
     if not all_cached(order):  # otherwise no child needs the frameworks, and their import would take longest
         if exports.wanted(plan):
-            onnx_export.preload()
+            exporter_imports.for_onnx()
+        if any(onnx_export.FOR_OPENVINO in names for names in exports.wanted_to_generate(plan).values()):
+            exporter_imports.for_openvino()
         preload(Backend.CPU, [model for model in order.chosen if model.role is Role.MODEL])
     build_all(order)
 
