@@ -93,7 +93,7 @@ def test_a_model_that_fails_on_openvino_falls_back_to_the_cpu(tmp_path: Path, ca
     record = ("--save", "--output-dir", "out")
     outcome_of("--model", "bert", "--device", "openvino", *record, cache=cache, cwd=folder)
     narrow = ("--model", "bert", "--device", "openvino", "--retries", "0", "--database", "out/matrix.duckdb")
-    (trial,) = outcome_of(*narrow, cache=cache, cwd=with_memory(tmp_path, 96))["trials"]
+    (trial,) = outcome_of(*narrow, cache=cache, cwd=with_memory(tmp_path, 48))["trials"]
     failed, *_, last = trial["attempts"]
     assert failed["hardware"] == "openvino"
     assert failed["status"] in {"oom", "error", "crash"}, failed

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hwmatrix.errors import UnavailableError
-from hwmatrix.models import openvino_graph
+from hwmatrix.models import exporter_imports, openvino_graph
 from hwmatrix.models.build import load_model
 from hwmatrix.models.onnx_export import read_generation
 from hwmatrix.records import Dtype, Placement
@@ -52,8 +52,8 @@ class OpenVino:
         """Import only the Python modules: a Core starts threads, so it belongs into the child."""
         openvino_graph.without_telemetry()
         import openvino  # noqa: F401
-        from transformers.exporters import exporter_openvino  # noqa: F401
 
+        exporter_imports.for_openvino()
         preload_torch(model_classes)
 
     @staticmethod
@@ -65,6 +65,7 @@ class OpenVino:
 
         Raises:
             UnavailableError: the runtime does not list it.
+            RuntimeError: it lists none, not even the CPU, since its plugin cannot be loaded; the message says why.
         """
         openvino_graph.without_telemetry()
         import openvino
@@ -72,6 +73,8 @@ class OpenVino:
         torch.set_num_threads(self._settings.threads)
         self._core = openvino.Core()
         devices = list(self._core.available_devices)
+        if not devices:
+            self._core.get_property("CPU", "FULL_DEVICE_NAME")
         if self._device.split(".")[0] not in {device.split(".")[0] for device in devices}:
             listed = ", ".join(devices) or "none"
             raise UnavailableError(
