@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
-import numpy as np
 import pytest
 import torch
-import transformers
-from factory_plans import cell_plan, target_plan
+from generation_faults import FAULTS, NEW, RULE, Fault, changed_layers, ended, late_nan, random_model, stale_slot
 
-from hwmatrix.matrix.load import load
-from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models import generation
 from hwmatrix.models.build import build_model, load_model
 from hwmatrix.models.bundle import find_or_build
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.learning.tasks import Copy
-from hwmatrix.records import Dtype, MeasureRule, Size, Tolerance
-from hwmatrix.runner import cell
-from hwmatrix.runner.job import CellJob
-from hwmatrix.targets.torch.cpu import TorchCpu
+from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
     from hwmatrix.models.bundle import Bundle
     from hwmatrix.records import ModelPlan
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("default")]
 
-SPEC = load(Path(__file__).parents[2] / "matrix.yaml").spec
-NEW = 6
-RULE = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, min_samples=6, max_s=1.0)
-TOLERANCES = {dtype: Tolerance(**dataclasses.asdict(found)) for dtype, found in SPEC.tolerances.items()}
 MODELS = ("gpt2", "llama", "mixtral", "mamba", "t5", "whisper", "llava")
-
-
-def random_model(name: str, **changes: Any) -> ModelPlan:
-    """A model of matrix.yaml with random weights that generates."""
-    return dataclasses.replace(model_plan(name, SPEC, Size.TINY), trained=False, new_tokens=NEW, **changes)
 
 
 @pytest.fixture
@@ -56,22 +38,6 @@ def bundle_of(shared_cache: Path) -> Callable[[str], tuple[ModelPlan, Bundle]]:
         return plan, find_or_build(plan, shared_cache / "bundles")
 
     return made
-
-
-def ended(plan: ModelPlan, bundle: Bundle, *, dtype: Dtype = Dtype.FLOAT32, rule: MeasureRule | None = None) -> dict[str, Any]:
-    """The last message of a cell that generates on the CPU."""
-    planned, told = cell_plan(), list[dict[str, Any]]()
-    settings = dataclasses.replace(planned.settings, dtype=dtype, new_tokens=plan.new_tokens)
-    job = CellJob(
-        cell=dataclasses.replace(planned, settings=settings),
-        model=plan,
-        target=target_plan(),
-        bundle=bundle.path,
-        rule=rule,
-        tolerances=TOLERANCES,
-    )
-    cell.execute(job, told.append)
-    return told[-1]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -186,108 +152,25 @@ def test_what_cannot_generate_has_a_reason_and_its_forward_pass_is_tested(
     assert ended(dataclasses.replace(plan, new_tokens=0), bundle)["verdict"] == "pass"
 
 
-@contextlib.contextmanager
-def changed_layers(change: Callable[[Any, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
-    """Every update of a layer of the cache goes through ``change(layer, keys, values)``, once there is a past."""
-    real = transformers.cache_utils.DynamicLayer.update
-
-    def update(layer: Any, keys: torch.Tensor, values: torch.Tensor, *more: Any, **named: Any) -> Any:
-        past = layer.keys.shape[-2] if layer.is_initialized and layer.keys is not None else 0
-        if past:
-            keys, values = change(layer, keys, values)
-        return real(layer, keys, values, *more, **named)
-
-    with mock.patch.object(transformers.cache_utils.DynamicLayer, "update", update):
-        yield
-
-
-def stale_slot() -> Any:
-    """The newest slot keeps what an earlier one had."""
-    return changed_layers(lambda layer, _, values: (layer.keys[..., -1:, :].clone(), values))
-
-
-def swapped() -> Any:
-    """Keys and values change places."""
-    return changed_layers(lambda _, keys, values: (values, keys))
-
-
-def late_nan() -> Any:
-    """The values are NaN from the fifth token of a text of 16 on."""
-    return changed_layers(lambda layer, keys, values: (keys, values * math.nan if layer.keys.shape[-2] >= 20 else values))
-
-
-@contextlib.contextmanager
-def patched_forward(change: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """The arguments of every forward pass with a past are changed first."""
-    real = TorchCpu.load_generator
-
-    def loaded(target: Any, bundle: Bundle) -> int:
-        parameters = real(target, bundle)
-        forward = target._model.forward
-
-        def call(*given: Any, **named: Any) -> Any:
-            cache = named.get("past_key_values")
-            if cache is not None and cache.get_seq_length():
-                change(named)
-            return forward(*given, **named)
-
-        target._model.forward = call
-        return parameters
-
-    with mock.patch.object(TorchCpu, "load_generator", loaded):
-        yield
-
-
-def shifted_position() -> Any:
-    """Positions while decoding are one too large."""
-
-    def change(named: dict[str, Any]) -> None:
-        named["position_ids"] = torch.tensor([[named["past_key_values"].get_seq_length() + 1]])
-
-    return patched_forward(change)
-
-
-def lost_mask() -> Any:
-    """The padding of the past is no longer masked."""
-    return patched_forward(lambda named: named.update(attention_mask=torch.ones_like(named["attention_mask"])))
-
-
-@contextlib.contextmanager
-def state_not_reset() -> Iterator[None]:
-    """Each prompt after the first finds the last token of the one before in its past."""
-    before: list[Any] = []
-    real = TorchCpu.generate
-
-    def generate(target: Any, prompt: Any, *more: Any, **named: Any) -> None:
-        inputs, ids = prompt.inputs, prompt.inputs["input_ids"]
-        longer = {name: np.concatenate([before[-1][name][:, -1:], array], axis=1) for name, array in inputs.items()} if before else inputs
-        before.append({"input_ids": ids, "attention_mask": np.ones_like(ids)})
-        real(target, dataclasses.replace(prompt, inputs=longer), *more, **named)
-
-    with mock.patch.object(TorchCpu, "generate", generate):
-        yield
-
-
-@pytest.mark.parametrize(
-    ("fault", "kind", "where"),
-    [
-        (stale_slot, "cache_mismatch", ("traced", "decode", 1)),
-        (swapped, "cache_mismatch", ("traced", "decode", 1)),
-        (shifted_position, "cache_mismatch", ("traced", "decode", 1)),
-        (lost_mask, "mismatch", ("padded", "decode", 1)),
-        (late_nan, "non_finite_output", ("traced", "decode", 5)),
-        (state_not_reset, "mismatch", ("shorter", "prefill", 0)),
-    ],
-)
-def test_a_fault_of_the_cache_is_found_where_it_is(fault: Any, kind: str, where: tuple[str, str, int], bundle_of: Any) -> None:
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_of_the_cache_is_found_where_it_is(fault: Fault, bundle_of: Any) -> None:
     plan, bundle = bundle_of("llama")
-    with fault():
+    with fault.planted("cpu"):
         found = ended(plan, bundle)
     facts = found["facts"]
     assert found["verdict"] == "mismatch", found
-    assert (facts["failing_prompt"], facts["failing_component"], facts["failing_step"]) == where
-    assert found["error"]["type"] == kind
+    assert (facts["failing_prompt"], facts["failing_component"], facts["failing_step"]) == fault.first("cpu")
+    assert found["error"]["type"] == fault.kind
     assert "the logits of step" in found["error"]["message"]
+
+
+def test_nan_in_a_late_step_names_the_step(bundle_of: Any) -> None:
+    plan, bundle = bundle_of("llama")
+    with late_nan():
+        found = ended(plan, bundle)
+    facts = found["facts"]
+    assert (found["verdict"], found["error"]["type"]) == ("mismatch", "non_finite_output")
+    assert (facts["failing_prompt"], facts["failing_component"], facts["failing_step"]) == ("traced", "decode", 5)
 
 
 def test_longer_prompts_are_compared_and_timed(tmp_path: Path) -> None:
