@@ -41,6 +41,7 @@ def test_prompts_of_every_length_are_continued_with_the_cache(name: str, graphs:
     assert found["verdict"] == "pass", found["error"]
     assert facts["relative_error"] < 1e-5
     assert graphs in facts["method"]
+    assert ("KV cache in f32" in facts["method"]) == (runtime == "openvino" and graphs == "decode")
     assert facts["on_target"] == 1
     assert {"load", "prepare", "prefill", "decode", "compare", "measure"} == set(facts["stages"])
     assert min(facts["ttft_ms"], facts["tpot_ms"], *facts["itl_ms"], facts["cache_mb"]) > 0

@@ -30,6 +30,11 @@ class OpenVinoGenerator:
         self._state: dict[str, np.ndarray[Any, Any]] = {}
 
     @property
+    def stateful(self) -> bool:
+        """Whether the graph of decoding keeps the cache as its state."""
+        return bool(self._requests[DECODE].query_state())
+
+    @property
     def decoding(self) -> Any:
         """The compiled graph of decoding."""
         return self._compiled[DECODE]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Arrays, OnStep
 
 _GENERATION: Final = "generation-openvino"
+_CACHE: Final = "KV_CACHE_PRECISION"
 PRECISION_HINTS: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
 
 
@@ -174,7 +175,13 @@ class OpenVino:
         graphs = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
         self._generator = OpenVinoGenerator(graphs, lambda path: self._core.compile_model(path, self._device, self._config()))
         self._compiled = self._generator.decoding
-        return graphs.method
+        return f"{graphs.method}{self._precision_of_the_cache()}"
+
+    def _precision_of_the_cache(self) -> str:
+        """The precision in which the compiled graph keeps its state, in words. The plugin chooses it apart from that of the computation."""
+        if not self._generator or not self._generator.stateful or _CACHE not in self._compiled.get_property("SUPPORTED_PROPERTIES"):
+            return ""
+        return f", KV cache in {self._compiled.get_property(_CACHE).to_string()}"
 
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
         """Run the graphs step by step."""
