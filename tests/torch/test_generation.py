@@ -10,6 +10,7 @@ import pytest
 import torch
 from generation_faults import FAULTS, NEW, RULE, Fault, changed_layers, ended, late_nan, random_model, stale_slot
 
+from hwmatrix.errors import FactoryError
 from hwmatrix.models import generation
 from hwmatrix.models.build import build_model, load_model
 from hwmatrix.models.bundle import find_or_build
@@ -96,6 +97,13 @@ def test_prompts_of_given_lengths_are_those_the_model_has_positions_for() -> Non
     for prompt, length in zip(found[-2:], (4, 58), strict=True):
         assert prompt.inputs["input_ids"].shape == prompt.inputs["attention_mask"].shape == (1, length)
         assert prompt.inputs["input_ids"][:, :4].equal(without[0].inputs["input_ids"][:, :4])
+
+
+def test_several_codes_for_each_position_are_no_text() -> None:
+    plan = random_model("gpt2")
+    model: Any = build_model(plan)
+    with pytest.raises(FactoryError, match=r"several codes for each position, of shape \[1, 16, 5\]"):
+        generation.prompts(model, {"input_ids": torch.ones(1, 16, 5, dtype=torch.int64)}, steps=NEW, seed=0)
 
 
 def test_position_ids_are_left_to_generate() -> None:

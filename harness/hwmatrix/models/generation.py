@@ -170,12 +170,15 @@ def prompts(model: Any, inputs: Mapping[str, _Tensor], *, steps: int, seed: int,
     for them and their continuation. A prompt without text, such as speech, has one length.
 
     Raises:
-        FactoryError: the model has fewer positions than a prompt and its continuation need (``no_generation``).
+        FactoryError: the model has fewer positions than a prompt and its continuation need, or takes no text (``no_generation``).
     """
     import torch
 
     generator = torch.Generator().manual_seed(seed)
     given = _for_generate(inputs)
+    if "input_ids" in given and given["input_ids"].dim() != 2:  # noqa: PLR2004 - rows and tokens
+        message = f"{type(model).__name__} takes several codes for each position, of shape {list(given['input_ids'].shape)}, not a text"
+        raise FactoryError(message, error_type="no_generation")
     made = [(TRACED, given)] if "input_ids" not in given else _texts(model, given, steps, generator)
     found = [Prompt(name=name, inputs=text, tokens=_plain(model, (_rows(text), steps), generator)) for name, text in made]
     if "input_ids" not in given:
