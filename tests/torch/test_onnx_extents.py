@@ -96,3 +96,36 @@ def test_extents_may_be_plain_numbers() -> None:
     model = module(lambda x, grid: x[: grid[0][0]])
     with held(model, {"grid_thw": [(2, 3)]}):
         assert torch.export.export(model, (), {"x": torch.ones(4)}).module()(x=torch.ones(4)).tolist() == [1, 1]
+
+
+def test_only_a_trace_that_fails_by_them_holds_extents_constant() -> None:
+    import torch
+
+    from hwmatrix.models.onnx_exporters import traced_with_any_shape
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, patch_sizes: torch.Tensor) -> torch.Tensor:
+            return self.body(x, patch_sizes)  # type: ignore[no-any-return,operator]
+
+    def model_of(body: Any) -> Any:
+        model = Model()
+        model.body = body
+        return model
+
+    tried: list[list[str]] = []
+
+    def export(model: torch.nn.Module, given: dict[str, Any]) -> Any:
+        tried.append(list(given))
+        shapes = {"x": {0: torch.export.Dim.AUTO}, "patch_sizes": None}
+        return torch.export.export(model, (), given, dynamic_shapes={name: shapes[name] for name in given})
+
+    sample = {"x": torch.arange(10.0), "patch_sizes": torch.tensor([6, 4])}
+    program, prepared = traced_with_any_shape(lambda: model_of(lambda x, sizes: x[: int(sizes[0])].sum() + x.sum()), sample, export)
+    assert tried == [["x", "patch_sizes"], ["x"]]
+    assert prepared == {}
+    assert program.module()(x=torch.arange(20.0)).item() == 15 + 190  # another length, the same size
+    tried.clear()
+    traced_with_any_shape(lambda: model_of(lambda x, sizes: x.sum() + sizes.sum()), sample, export)
+    assert tried == [["x", "patch_sizes"]]
+    with pytest.raises(Exception, match="data-dependent"):
+        traced_with_any_shape(lambda: model_of(lambda x, _: x[: int(x[0])]), sample, export)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     import numpy as np
+    import torch
 
     from hwmatrix.models.bundle import Bundle
     from hwmatrix.models.generation_calls import Samples
@@ -132,17 +133,21 @@ def make_onnx(bundle: Bundle, folder: Path) -> dict[str, Any]:
         UnmakableError: the bundle has nothing to generate (``no_generation``).
         ValueError: a graph has an input that nothing gives.
     """
-    model = onnx_exporters.loaded(bundle, cache=True)
+
+    def load() -> Any:
+        return onnx_exporters.loaded(bundle, cache=True)
+
     opsets: list[int] = []
 
     def export(sample: Mapping[str, Any], component: str) -> dict[str, Any]:
-        program, prepared = onnx_exporters.traced_with_any_shape(model, sample)
+        program, prepared = onnx_exporters.traced_with_any_shape(load, sample, onnx_exporters.with_any_shape)
         described = _described_onnx(program, sample, prepared)
         file = f"{component}.onnx"
         onnx_exporters.save(program, folder / file)
         opsets.append(int(program.opset_imports[""]))
         return {"file": file, **described}
 
+    model = load()
     samples = _samples(model, bundle)
     graphs = _graphs(samples, export)
     return _fields(model, graphs, f"transformers ONNX export of {' and '.join(graphs)}, opset {max(opsets)}")
@@ -152,29 +157,33 @@ def make_openvino(bundle: Bundle, folder: Path) -> dict[str, Any]:
     """Export the OpenVINO graphs of a bundle, as :func:`make_onnx` does. A graph that processes prompts, too, is stateful."""
     import torch
 
+    from hwmatrix.models import generation_calls
     from hwmatrix.models.build import load_model
 
     openvino_graph.without_telemetry()
     torch.set_num_threads(1)
-    model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=None, cache=True)
-    onnx_exporters.with_batched_experts(model)
+
+    def load() -> Any:
+        model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=None, cache=True)
+        onnx_exporters.with_batched_experts(model)
+        return model
+
+    model = load()
     samples = _samples(model, bundle)
+
+    def traced(model: torch.nn.Module, given: dict[str, Any]) -> Any:
+        from transformers.exporters.configs import OpenVINOConfig
+        from transformers.exporters.exporter_openvino import OpenVINOExporter
+
+        exporter: Any = OpenVINOExporter
+        return exporter().export(model, given, OpenVINOConfig(dynamic=True, stateful=samples.prefill is None)).program
 
     def export(sample: Mapping[str, Any], component: str) -> dict[str, Any]:
         import openvino
-        from transformers.exporters.configs import OpenVINOConfig
-        from transformers.exporters.exporter_openvino import OpenVINOExporter
-        from transformers.exporters.utils import get_leaf_tensors
 
-        from hwmatrix.models import generation_calls
-
-        exporter: Any = OpenVINOExporter
-        given = dict(sample)  # the exporter adds to it what it computes in advance
-        known = get_leaf_tensors(given)
         state, constant = generation_calls.states(sample)
-        program = exporter().export(model, given, OpenVINOConfig(dynamic=True, stateful=samples.prefill is None)).program
-        prepared = {name: value for name, value in get_leaf_tensors(given).items() if name not in known}
-        own = {name: value for name, value in known.items() if name in sample}
+        program, prepared = onnx_exporters.traced_with_any_shape(load, sample, traced)
+        own = {name: value for name, value in sample.items() if isinstance(value, torch.Tensor)}
         openvino_graph.fit_inputs(program, {**own, BEAMS: torch.zeros(1)}, {**prepared, **constant}, state)
         file = f"{component}.xml"
         openvino.save_model(program, folder / file, compress_to_fp16=False)
@@ -240,7 +249,7 @@ def read(folder: Path, manifest: Mapping[str, Any]) -> GenerationExport:
     )
 
 
-def _described_onnx(program: Any, sample: Mapping[str, Any], prepared: Mapping[str, Array]) -> dict[str, Any]:
+def _described_onnx(program: Any, sample: Mapping[str, Any], prepared: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """The inputs and outputs of an ``onnx_ir.Model``. Its inputs that the exporter computed from others become constants.
 
     Raises:
@@ -252,7 +261,7 @@ def _described_onnx(program: Any, sample: Mapping[str, Any], prepared: Mapping[s
 
     given = {name for name, value in sample.items() if isinstance(value, torch.Tensor)}
     states, constant = generation_calls.states(sample)
-    fixed = {**prepared, **{name: tensor.numpy() for name, tensor in constant.items()}}
+    fixed = {name: tensor.numpy() for name, tensor in {**prepared, **constant}.items()}
     inputs: list[dict[str, Any]] = []
     for value in list(program.graph.inputs):
         own = str(value.name).removeprefix(INPUT_PREFIX)

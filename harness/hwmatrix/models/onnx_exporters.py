@@ -46,34 +46,67 @@ def _with_transformers(bundle: Bundle, file: Path) -> dict[str, Any]:
 
 def _traced(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     """A graph (an ``onnx_ir.Model``) with the ``fixed`` inputs as constants, and what the exporter computed from the inputs in advance."""
-    import torch
-    from transformers.exporters.configs import OnnxConfig
-    from transformers.exporters.exporter_onnx import OnnxExporter
-    from transformers.exporters.utils import get_leaf_tensors, precompute_export_inputs
-
-    exporter: Any = OnnxExporter
-    sample: dict[str, Any] = dict(inputs)  # the exporter adds what it computes in advance
-    with _no_warnings():
-        if fixed:  # needs the size inputs, which are removed below
-            with torch.no_grad():
-                precompute_export_inputs(model, sample)
-        with onnx_extents.held(model, {name: sample.pop(name) for name in fixed}):
-            program = exporter().export(model, sample, OnnxConfig()).program
-    return program, {name: tensor.numpy() for name, tensor in get_leaf_tensors(sample).items() if name not in inputs}
-
-
-def traced_with_any_shape(model: torch.nn.Module, sample: Mapping[str, Any]) -> tuple[Any, dict[str, np.ndarray[Any, Any]]]:
-    """A graph (an ``onnx_ir.Model``) of a pass with these arguments, every axis dynamic, and what the exporter computed in advance."""
     from transformers.exporters.configs import OnnxConfig
     from transformers.exporters.exporter_onnx import OnnxExporter
     from transformers.exporters.utils import get_leaf_tensors
 
     exporter: Any = OnnxExporter
-    given = dict(sample)
-    known = get_leaf_tensors(given).keys()
-    with _no_warnings():
-        program = exporter().export(model, given, OnnxConfig(dynamic=True)).program
-    return program, {name: tensor.numpy() for name, tensor in get_leaf_tensors(given).items() if name not in known}
+    sample: dict[str, Any] = dict(inputs)  # the exporter adds what it computes in advance
+    with _with_extents(model, sample, fixed), _no_warnings():
+        program = exporter().export(model, sample, OnnxConfig()).program
+    return program, {name: tensor.numpy() for name, tensor in get_leaf_tensors(sample).items() if name not in inputs}
+
+
+def traced_with_any_shape(
+    load: Callable[[], torch.nn.Module], sample: Mapping[str, Any], export: Callable[[torch.nn.Module, dict[str, Any]], Any]
+) -> tuple[Any, dict[str, torch.Tensor]]:
+    """The graph that ``export`` makes of a pass with these arguments, every axis dynamic, and what was computed in advance.
+
+    If code depends on inputs that describe sizes, such as the grid of an image's patches, these become constants of the graph, as in
+    :func:`onnx_extents.held`: the size of an image is then fixed, the length of a text is not.
+    """
+    from transformers.exporters.utils import get_leaf_tensors
+
+    known = get_leaf_tensors(dict(sample)).keys()
+
+    def made(fixed: Sequence[str]) -> tuple[Any, dict[str, torch.Tensor]]:
+        model, given = load(), dict(sample)
+        with _with_extents(model, given, fixed), _no_warnings():
+            program = export(model, given)
+        return program, {name: tensor for name, tensor in get_leaf_tensors(given).items() if name not in known}
+
+    tensors = {name: value for name, value in sample.items() if hasattr(value, "is_floating_point")}
+    fixed = onnx_extents.extents(tensors)
+    try:
+        return made(())
+    except Exception as error:
+        if not fixed or DATA_DEPENDENT not in told_of(error):
+            raise
+    return made(fixed)
+
+
+@contextlib.contextmanager
+def _with_extents(model: torch.nn.Module, sample: dict[str, Any], fixed: Sequence[str]) -> Iterator[None]:
+    """Take the ``fixed`` inputs out of a sample, and hold them constant in the model; what exporters compute from them is added first."""
+    import torch
+    from transformers.exporters.utils import precompute_export_inputs
+
+    if not fixed:
+        yield
+        return
+    with torch.no_grad():
+        precompute_export_inputs(model, sample)
+    with onnx_extents.held(model, {name: sample.pop(name) for name in fixed}):
+        yield
+
+
+def with_any_shape(model: torch.nn.Module, sample: dict[str, Any]) -> Any:
+    """The ``onnx_ir.Model`` of a pass with these arguments, every axis dynamic. The exporter adds what it computes in advance to them."""
+    from transformers.exporters.configs import OnnxConfig
+    from transformers.exporters.exporter_onnx import OnnxExporter
+
+    exporter: Any = OnnxExporter
+    return exporter().export(model, sample, OnnxConfig(dynamic=True)).program
 
 
 def _with_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
