@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from hwmatrix.report.rows import CellRow, ReportRows
 
 _ADDED: Final = {
-    "2": "classifications and names of releases",
-    "3": "the inputs of models",
-    "4": "the machine's own speed",
-    "5": "where wrong results begin",
-    "6": "whose memory was measured, adaptations of failed cells",
-    "8": "the quality of models on their tasks",
-    "9": "generation",
-    "10": "generation by prompt length",
+    2: "classifications and names of releases",
+    3: "the inputs of models",
+    4: "the machine's own speed",
+    5: "where wrong results begin",
+    6: "whose memory was measured, adaptations of failed cells",
+    8: "the quality of models on their tasks",
+    9: "generation",
+    10: "generation by prompt length",
 }
 """What a version of the schema added, as docs/storage.md lists it."""
 
@@ -60,7 +60,7 @@ def _not_merged(rows: ReportRows, details: PageRows) -> Iterator[str]:
     if rows.rejected:
         yield f"The merge rejected {plural(len(rows.rejected), 'shard')}: see the errors."
     if details.schema_version != SCHEMA_VERSION:
-        absent = ", ".join(what for version, what in _ADDED.items() if version > details.schema_version)
+        absent = ", ".join(what for version, what in _ADDED.items() if version > int(details.schema_version))
         yield f"The database has schema {details.schema_version}, and this hwmatrix writes {SCHEMA_VERSION}: it lacks {absent}."
 
 

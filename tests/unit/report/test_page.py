@@ -204,7 +204,8 @@ def test_a_page_of_one_cell(tmp_path: Path) -> None:
     assert document["cells"]["key"] == {"same": "bert/cpu"}
 
 
-SINCE_8 = "the quality of models on their tasks, generation"
+SINCE_10 = "generation by prompt length"
+SINCE_8 = f"the quality of models on their tasks, generation, {SINCE_10}"
 SINCE_6 = f"whose memory was measured, adaptations of failed cells, {SINCE_8}"
 
 
@@ -215,8 +216,9 @@ SINCE_6 = f"whose memory was measured, adaptations of failed cells, {SINCE_8}"
         ("4", f"it lacks where wrong results begin, {SINCE_6}."),
         ("5", f"it lacks {SINCE_6}."),
         ("7", f"it lacks {SINCE_8}."),
-        ("8", "it lacks generation."),
-        ("9", None),
+        ("8", f"it lacks generation, {SINCE_10}."),
+        ("9", f"it lacks {SINCE_10}."),
+        ("10", None),
     ],
 )
 def test_a_page_names_what_an_older_schema_lacks(tmp_path: Path, version: str, lacking: str | None) -> None:
