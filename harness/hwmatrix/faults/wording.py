@@ -25,7 +25,7 @@ _HEADER_LINE: Final = re.compile(
 """Header lines. Runtimes print one or two of them before the actual error."""
 _REPLACEMENTS: Final = (
     # If several exporters failed, the message of the first one counts.
-    (r"^no exporter made an ONNX graph of this model: \w+: (.*?)(?:; \w+: [\w.]+: .*)?$", r"\1"),
+    (r"^no exporter made an (?:ONNX|OpenVINO) graph of this model: [\w-]+: (.*?)(?:; \w+: [\w.]+: .*)?$", r"\1"),
     (r"\b(?:\w+\.)+(\w+(?:Error|Exception|Failure|Node))\b(?=:)", r"\1"),
     (r"\b(\w+): (?=\1: )", ""),
     # torch.onnx names the step that failed, and gives the reason at the end.

@@ -159,6 +159,8 @@ def test_failed_exports_have_the_message_and_location_of_the_first_exporter() ->
     assert normalized(other) == "ValueError: Found 'x' in inputs"
     reason = "DispatchError: No ONNX function found for <OpOverload(op='aten.unsqueeze', overload='default')>."
     step = f"ConversionError: Failed to convert the program. This is step 3/3; caused by ConversionError: Error at %x; caused by {reason}"
+    stateful = f"no exporter made an OpenVINO graph of this model: generation-openvino: {first}"
+    assert normalized(stateful) == normalized(message)
     converted = f"no exporter made an ONNX graph of this model: transformers: torch.onnx.ConversionError: {step}; {second}"
     assert normalized(converted) == reason
 
