@@ -240,7 +240,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other_shard_version": (lambda path: edit_sidecar(path, schema="hwmatrix/shard/9"), "its version is 'hwmatrix/shard/9'"),
     "other_schema_version": (
         lambda path: change(path, "UPDATE meta SET value = '99'"),
-        "its schema is version 99, this hwmatrix reads 9: run the target again",
+        "its schema is version 99, this hwmatrix reads 10: run the target again",
     ),
     "no_schema_version": (lambda path: change(path, "DELETE FROM meta"), "its schema is version none"),
     "fewer_rows": (lambda path: change(path, "DELETE FROM samples"), "its table samples holds 0 rows, its sidecar says 80"),
@@ -367,7 +367,7 @@ def test_a_database_of_another_version_is_refused_with_advice(run: Path, merged:
     change_version = "UPDATE meta SET value = '99' WHERE key = 'schema_version'"
     with duckdb.connect(str(merged)) as connection:
         connection.execute(change_version)
-    with pytest.raises(StoreError, match="schema version 99, this hwmatrix reads 9") as caught:
+    with pytest.raises(StoreError, match="schema version 99, this hwmatrix reads 10") as caught:
         merge([run], merged)
     assert "Merge the shards into a new file" in caught.value.advice
 
@@ -384,11 +384,13 @@ DIVERGENCE = (
 QUALITY = ("_metric", "", "_reference", "_low", "_high", "_agreement", "_kl", "_cosine", "_inputs", "_detail")
 SINCE_8 = ["loss", "excess", "approximate", *(f"quality{part}" for part in QUALITY)]
 SINCE_9 = [column.name for column in measured_columns() if column.since == 9]
+SINCE_10 = [column.name for column in measured_columns() if column.since == 10]
+WITHOUT_10 = "; ".join(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_10)
 WITHOUT_9 = "; ".join(
-    f"ALTER TABLE {table} DROP COLUMN {column}"
-    for table, column in [
-        ("planned", "new_tokens"),
-        *(("cells", column) for column in ("new_tokens", *SINCE_9)),
+    [
+        WITHOUT_10,
+        "ALTER TABLE planned DROP COLUMN new_tokens",
+        *(f"ALTER TABLE cells DROP COLUMN {column}" for column in ("new_tokens", *SINCE_9)),
     ]
 )
 WITHOUT_8 = "; ".join([WITHOUT_9, *(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_8)])
@@ -407,6 +409,7 @@ OLDER = {
     "6": WITHOUT_7,
     "7": WITHOUT_8,
     "8": WITHOUT_9,
+    "9": WITHOUT_10,
 }
 """The columns and tables that a database of an older schema lacks."""
 
@@ -420,7 +423,7 @@ def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path,
     assert merge([run], merged).merged == ()
     with duckdb.connect() as fresh, duckdb.connect(str(merged)) as upgraded:
         assert upgraded.execute("SELECT cell_id, status FROM cells ORDER BY cell_id").fetchall() == before
-        assert upgraded.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchall() == [("9",)]
+        assert upgraded.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchall() == [("10",)]
         fresh.execute(schema())
         what = "table_name, column_name, data_type, is_nullable"
         columns = f"SELECT {what} FROM duckdb_columns() JOIN duckdb_tables() USING (table_name) ORDER BY ALL"  # noqa: S608
