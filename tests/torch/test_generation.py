@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from hwmatrix.models.bundle import find_or_build
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.learning.tasks import Copy
 from hwmatrix.records import Dtype
+from hwmatrix.targets.torch.cpu import TorchCpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,21 +197,30 @@ def test_longer_prompts_are_compared_and_timed(tmp_path: Path) -> None:
     assert (wrong["verdict"], wrong["facts"]["failing_prompt"]) == ("mismatch", "length-40")
 
 
-def test_caches_that_are_never_freed_are_found_by_the_growth_of_memory(bundle_of: Any) -> None:
+@pytest.mark.parametrize(("component", "step"), [("decode", 1), ("prefill", 0)])
+def test_memory_that_is_never_freed_is_found_by_its_growth(component: str, step: int, bundle_of: Any) -> None:
     plan, bundle = bundle_of("llama")
     kept: list[bytes] = []
+    real = TorchCpu.generate
+
+    def generate(target: Any, prompt: Any, on_step: Any, *, forced: bool) -> Any:
+        if component == "prefill":
+            kept.append(b"x" * NEW * 2**18)
+        return real(target, prompt, on_step, forced=forced)
 
     def leaks(_layer: Any, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        kept.append(b"x" * 2**17)
+        if component == "decode":
+            kept.append(b"x" * 2**17)
         return keys, values
 
-    with changed_layers(leaks):
+    with changed_layers(leaks), mock.patch.object(TorchCpu, "generate", generate):
         found = ended(plan, bundle, rule=dataclasses.replace(RULE, min_samples=24, half_width=0.0, max_s=2.0))
     facts = found["facts"]
     assert (found["verdict"], found["error"]["type"]) == ("error", "memory_leak"), found
-    assert (facts["failing_component"], facts["failing_step"]) == ("decode", NEW - 1)
+    assert (facts["failing_component"], facts["failing_step"]) == (component, step)
     layers = len(load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, cache=True).model.layers)
-    assert facts["growth_kb"] == pytest.approx(128 * layers, rel=0.2)
+    each = 128 * layers * (NEW - 1) / NEW if component == "decode" else 256
+    assert facts["growth_kb"] == pytest.approx(each, rel=0.1)
 
 
 def test_an_error_in_a_step_names_the_step(bundle_of: Any) -> None:

@@ -38,7 +38,10 @@ ri_lifetime_max_phys_footprint number 28."""
 _MIB: Final = 2**20
 _PARTS: Final = 4
 _LEAST_OF_A_PART: Final = 4
-_LEAK_MB: Final = 4.0
+LEAST_REPETITIONS: Final = _PARTS * _LEAST_OF_A_PART
+"""Fewer cannot show that memory grows all the time."""
+LEAK_MB: Final = 4.0
+"""Growth in all, in MiB, below which memory is not taken to leak."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,25 +71,21 @@ class HostUse:
         return None if self.peak_mb is None or self.baseline_mb is None else self.peak_mb - self.baseline_mb
 
 
-def resident_bytes() -> int:
-    """What this process holds in memory now."""
-    return int(psutil.Process().memory_info().rss)
-
-
-def growth(resident: Sequence[int]) -> float | None:
+def growth(resident_mb: Sequence[float]) -> float | None:
     """By how many MiB memory grows with each repetition of the same work; None if it does not grow all the time.
 
-    ``resident`` are bytes after each repetition, in order. Allocators keep some memory when work begins, and grow in steps now and then. A
-    leak goes on: from each quarter of the repetitions to the next, the median grows by about as much, by :data:`_LEAK_MB` in all.
+    ``resident_mb`` is what the process holds after each repetition, in order. Allocators keep some memory when work begins, and grow in
+    steps now and then. A leak goes on: from each quarter of the repetitions to the next, the median grows by about as much, by
+    :data:`LEAK_MB` in all.
     """
-    quarter = len(resident) // _PARTS
+    quarter = len(resident_mb) // _PARTS
     if quarter < _LEAST_OF_A_PART:
         return None
-    medians = [statistics.median(resident[index * quarter : (index + 1) * quarter]) for index in range(_PARTS)]
+    medians = [statistics.median(resident_mb[index * quarter : (index + 1) * quarter]) for index in range(_PARTS)]
     steps = [later - earlier for earlier, later in itertools.pairwise(medians)]
-    if min(steps) < max(steps) / 2 or sum(steps) < _LEAK_MB * _MIB:
+    if min(steps) < max(steps) / 2 or sum(steps) < LEAK_MB:
         return None
-    return sum(steps) / _MIB / ((_PARTS - 1) * quarter)
+    return sum(steps) / ((_PARTS - 1) * quarter)
 
 
 class UnknownError(Exception):

@@ -214,7 +214,7 @@ def _lengths(timed: Sequence[CellRow]) -> Chart | None:
         for cell in generated
         for each in cell.by_length
         for of, ms in (("first token", each.ttft_ms), ("per output token", each.tpot_ms))
-        if ms > 0
+        if ms
     ]
     return _chart("lengths", rows, "How the time to the first token, and per output token, grows with the prompt") if rows else None
 

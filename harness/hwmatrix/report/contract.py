@@ -187,12 +187,12 @@ class LatencyEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class LengthEntry:
-    """The generation after a prompt of another length: median time to the first token, and per output token after it; size of the cache."""
+    """Generation after a prompt of a given length: median times to the first token and per output token after it, size of the cache."""
 
     prompt_tokens: int
     ttft_ms: float
-    tpot_ms: float
-    cache_mb: float
+    tpot_ms: float | None
+    cache_mb: float | None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -202,9 +202,10 @@ class GenerationEntry:
     ``ttft_ms`` is the median time to the first token, ``tpot_ms`` that per output token after it, ``ttft_ci95`` and ``tpot_ci95`` their
     95 % intervals; ``itl_ms`` are the median times from one token to the next, by position. ``prefill_tokens_s`` are the prompt's tokens
     over ``ttft_ms``, ``decode_tokens_s`` the tokens per second after the first, of all samples of the batch. ``by_prompt_length`` has the
-    same values of further prompts, ascending. ``cache_mb`` is the size of the cache at the end, ``cache_kb_per_token`` by how much it grows
-    with each token of a prompt, in KiB, ``cache_error`` the relative L2 error of the last logits against those without a cache. If
-    generation failed, ``component`` (prefill or decode), ``first_failing_step`` (0 is the prefill) and ``prompt`` say where.
+    same values of prompts of given lengths, ascending. ``cache_mb`` is the size of the cache at the end, ``cache_kb_per_token`` by how many
+    KiB it grows with each token of a prompt. ``growth_kb`` is by how many KiB the memory of the process grew with each token, if it leaks.
+    ``cache_error`` is the relative L2 error of the last logits against those without a cache. If generation failed, ``component`` (prefill
+    or decode), ``first_failing_step`` (0 is the prefill) and ``prompt`` say where.
     """
 
     prompt_tokens: int | None
@@ -219,6 +220,7 @@ class GenerationEntry:
     by_prompt_length: tuple[LengthEntry, ...] | None
     cache_mb: float | None
     cache_kb_per_token: float | None
+    growth_kb: float | None
     cache_error: float | None
     first_failing_step: int | None
     component: str | None

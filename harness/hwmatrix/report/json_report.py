@@ -270,6 +270,7 @@ def _generation(cell: CellRow) -> GenerationEntry | None:
         by_prompt_length=cell.by_length or None,
         cache_mb=cell.cache_mb,
         cache_kb_per_token=cell.cache_kb_per_token,
+        growth_kb=cell.growth_kb,
         cache_error=cell.cache_error,
         first_failing_step=cell.failing_step,
         component=cell.failing_component,

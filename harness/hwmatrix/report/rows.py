@@ -175,18 +175,21 @@ class CellRow(Measured):
 
     @property
     def by_length(self) -> tuple[LengthEntry, ...]:
-        """What was measured with the timed prompt and with those of other lengths, by length; empty if there are none of these."""
-        if not self.lengths or self.lengths_ttft_ms is None or self.lengths_tpot_ms is None or self.lengths_cache_mb is None:
+        """What was measured after prompts of given lengths, ascending; empty if there were none."""
+        if not self.lengths or self.lengths_ttft_ms is None:
             return ()
-        others = zip(self.lengths, self.lengths_ttft_ms, self.lengths_tpot_ms, self.lengths_cache_mb, strict=True)
+        unknown = (None,) * len(self.lengths)
+        others = zip(self.lengths, self.lengths_ttft_ms, self.lengths_tpot_ms or unknown, self.lengths_cache_mb or unknown, strict=True)
         return tuple(LengthEntry(prompt_tokens=n, ttft_ms=ttft, tpot_ms=tpot, cache_mb=cache) for n, ttft, tpot, cache in others)
 
     @property
     def cache_kb_per_token(self) -> float | None:
-        """By how much the cache grows with each token of a prompt, in KiB: from the shortest to the longest. None: one length only."""
+        """By how much the cache grows with each token of a prompt, in KiB: from the shortest to the longest. None: not known."""
         if len(self.by_length) <= 1:
             return None
         first, last = self.by_length[0], self.by_length[-1]
+        if first.cache_mb is None or last.cache_mb is None:
+            return None
         return (last.cache_mb - first.cache_mb) * 1024 / (last.prompt_tokens - first.prompt_tokens)
 
     @property

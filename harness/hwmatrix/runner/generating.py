@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -91,10 +91,9 @@ def run(job: CellJob, progress: Progress) -> End:
             judged = found.explained(judged, compared, allowance, exported=exported)
     elif job.rule is not None:
         progress.enter(Stage.MEASURE)
-        growth = _time(target, first, job.rule, threads=job.cell.settings.threads, progress=progress)
-        if growth is not None:
-            judged = dataclasses.replace(judged, status=Status.ERROR, error_type="memory_leak", message=growth)
-            progress.found(failing_component=DECODE, failing_step=first.tokens.shape[1] - 1, failing_prompt=TRACED)
+        leak = _time(target, first, job.rule, threads=job.cell.settings.threads, progress=progress)
+        if leak is not None:
+            judged = dataclasses.replace(judged, status=Status.ERROR, error_type="memory_leak", message=leak)
         _time_by_length(target, asked.forced, job.rule, progress)
     last = target.device_use()
     progress.found(device_processes=last.other_processes if last else None)
@@ -261,8 +260,9 @@ def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, th
 
     CPU speed is not recorded for a device with its own clock.
     """
+    resident = memory.resident()
     before = yardstick.read(threads)
-    timing, gaps, resident = _timed(target, prompt, rule)
+    timing, gaps = _timed(target, prompt, rule)
     if timing.cpu_ns:
         machine = yardstick.between(before, yardstick.read(threads))
         progress.found(yardstick=machine.name, yardstick_ms=machine.ms)
@@ -277,55 +277,69 @@ def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, th
         converged=timing.converged,
         **facts,
     )
-    growth = memory.growth(resident)
+    now = memory.resident()
+    if resident is None or now is None or now.now_mb - resident.now_mb < memory.LEAK_MB:
+        return None
+    return _leak(target, prompt, max(len(gaps), memory.LEAST_REPETITIONS), progress)
+
+
+def _leak(target: Generating, prompt: GenerationPrompt, repetitions: int, progress: Progress) -> str | None:
+    """Generate again, and read the memory after each step, which would disturb a timing. Returns how it leaks, if it does."""
+    tokens = prompt.tokens.shape[1]
+    by_step: list[float] = []
+    for _ in range(repetitions):
+        target.generate(prompt, lambda _number, _logits: by_step.append(_resident_mb()), forced=True)
+    held = np.array(by_step).reshape(repetitions, tokens)
+    growth = memory.growth(held[:, -1].tolist())
     if growth is None:
         return None
-    tokens = prompt.tokens.shape[1]
-    progress.found(growth_kb=growth * 1024 / tokens)
-    total = (resident[-1] - resident[0]) / 2**20
+    in_prefill = float(np.sum(held[1:, 0] - held[:-1, -1]))
+    in_decoding = float(np.sum(held[1:, -1] - held[1:, 0]))
+    component, step = (PREFILL, 0) if in_prefill > in_decoding else (DECODE, 1)
     each = growth * 1024 / tokens
-    return f"memory grows by {each:.1f} KiB with every token: by {total:.1f} MiB in {len(resident)} generations of {tokens}"
+    progress.found(growth_kb=each, failing_component=component, failing_step=step, failing_prompt=TRACED)
+    total = held[-1, -1] - held[0, -1]
+    how_much = f"by {each:.1f} KiB with every token: by {total:.1f} MiB in {repetitions} generations of {tokens}"
+    return f"memory grows {how_much}, most of it in {component}"
+
+
+def _resident_mb() -> float:
+    found = memory.resident()
+    return found.now_mb if found is not None else 0.0
 
 
 def _time_by_length(target: Generating, prompts: Sequence[GenerationPrompt], rule: MeasureRule, progress: Progress) -> None:
     """Time the prompts of given lengths, if there are at least two. Each is run a few times: a curve needs no narrow intervals."""
     few = dataclasses.replace(rule, warmup_s=0.0, warmup_iterations=1, min_samples=1)
-    found: list[tuple[int, float, float, float]] = []
-    for prompt in prompts:
-        if prompt.name.startswith(LENGTH):
-            gaps = _timed(target, prompt, few).gaps_ms
-            decoding = float(np.median(gaps[:, 1:].mean(axis=1))) if gaps.shape[1] > 1 else 0.0
-            found.append((prompt.inputs["input_ids"].shape[1], float(np.median(gaps[:, 0])), decoding, target.cache_mb() or 0.0))
-    if len(found) > 1:
-        lengths, ttft, tpot, cache = zip(*found, strict=True)
-        progress.found(lengths=lengths, lengths_ttft_ms=ttft, lengths_tpot_ms=tpot, lengths_cache_mb=cache)
+    chosen = [prompt for prompt in prompts if prompt.name.startswith(LENGTH)]
+    if len(chosen) <= 1:
+        return
+    timed: list[Array] = []
+    caches: list[float | None] = []
+    for prompt in chosen:
+        timed.append(_timed(target, prompt, few)[1])
+        caches.append(target.cache_mb())
+    known = [size for size in caches if size is not None]
+    progress.found(
+        lengths=tuple(int(prompt.inputs["input_ids"].shape[1]) for prompt in chosen),
+        lengths_ttft_ms=tuple(float(np.median(gaps[:, 0])) for gaps in timed),
+        lengths_tpot_ms=tuple(float(np.median(gaps[:, 1:].mean(axis=1))) for gaps in timed) if timed[0].shape[1] > 1 else None,
+        lengths_cache_mb=tuple(known) if len(known) == len(caches) else None,
+    )
 
 
-class _Timed(NamedTuple):
-    """A timed prompt and its continuation.
-
-    ``gaps_ms`` (repetitions, tokens) are the times to the first token and from each to the next. ``resident`` are the bytes that the
-    process holds after each repetition.
-    """
-
-    timing: latency.Timing
-    gaps_ms: Array
-    resident: list[int]
-
-
-def _timed(target: Generating, prompt: GenerationPrompt, rule: MeasureRule) -> _Timed:
+def _timed(target: Generating, prompt: GenerationPrompt, rule: MeasureRule) -> tuple[latency.Timing, Array]:
+    """Time a prompt and its continuation. Returns also the milliseconds to each token from the one before (repetitions, tokens)."""
     taken: list[Array] = []
-    resident: list[int] = []
 
     def call() -> int | None:
         stamps = [time.perf_counter_ns()]
         own = target.generate(prompt, lambda _number, _logits: stamps.append(time.perf_counter_ns()), forced=True)
         taken.append(np.diff(np.array(stamps, dtype=np.int64)) if own is None else np.array(own, dtype=np.int64))
-        resident.append(memory.resident_bytes())
         return None if own is None else sum(own)
 
     timing = latency.measure(call, rule)
-    return _Timed(timing, np.stack(taken[timing.warmup_samples :]) / 1e6, resident[timing.warmup_samples :])
+    return timing, np.stack(taken[timing.warmup_samples :]) / 1e6
 
 
 def _median(name: str, values: Array) -> dict[str, float]:

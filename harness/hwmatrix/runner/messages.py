@@ -55,8 +55,10 @@ class Facts(Findings):
             raise ValueError("a shape has an invalid size")
         if self.samples_cpu_ns and len(self.samples_cpu_ns) != len(self.samples_wall_ns):
             raise ValueError("the numbers of CPU times and wall times differ")
-        by_length = (self.lengths, self.lengths_ttft_ms, self.lengths_tpot_ms, self.lengths_cache_mb)
-        if len({None if values is None else len(values) for values in by_length}) > 1:
+        by_length = (self.lengths_ttft_ms, self.lengths_tpot_ms, self.lengths_cache_mb)
+        if (self.lengths is None) != (self.lengths_ttft_ms is None) or any(
+            values is not None and len(values) != len(self.lengths or ()) for values in by_length
+        ):
             raise ValueError("the numbers of prompt lengths and of their values differ")
 
 

@@ -90,6 +90,7 @@ def test_the_json_has_every_value_and_where_it_fails(rows: ReportRows) -> None:
         ],
         "cache_mb": 0.5,
         "cache_kb_per_token": 32.0,
+        "growth_kb": None,
         "cache_error": 3e-7,
         "first_failing_step": None,
         "component": None,

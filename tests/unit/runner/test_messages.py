@@ -77,6 +77,10 @@ BAD: dict[str, tuple[bytes, str]] = {
     "number of too many digits": (b'{"stage": "load", "facts": {"parameters": ' + b"9" * 10_000 + b"}}\n", "line 2 is not JSON"),
     "shape below zero": (lines(passing(outputs=[OUTPUT | {"shape": [-1]}])), "a shape has an invalid size"),
     "shape of too much": (lines(passing(outputs=[OUTPUT | {"shape": [2**40]}])), "a shape has an invalid size"),
+    "times of one prompt length too many": (
+        lines(passing(lengths=[16, 128], lengths_ttft_ms=[1.0, 2.0], lengths_tpot_ms=[1.0, 2.0, 3.0])),
+        "the numbers of prompt lengths and of their values differ",
+    ),
     "prompt lengths without their times": (lines(passing(lengths=[16, 128])), "the numbers of prompt lengths and of their values differ"),
     "CPU times without wall times": (lines(passing(samples_cpu_ns=[1, 2])), "the numbers of CPU times and wall times differ"),
     "half a character": (lines(passing(method="\ud800")), r"line 2: "),

@@ -122,7 +122,7 @@ const Evidence = (() => {
       ["Between tokens, by position", cell.itl_ms && cell.itl_ms.map((value) => Text.number(value)).join(", ") + " ms"],
       ["Tokens in prefill", rate(cell.prefill_tokens_s)],
       ["Tokens in decoding", rate(cell.decode_tokens_s)],
-      ["After prompts of other lengths", cell.by_length && cell.by_length.map(([tokens, first, each]) => `${Text.plural(tokens, "token")}: ${Text.ms(first)}, then ${Text.ms(each)} per token`).join("; ")],
+      ["After other prompts", cell.by_length && cell.by_length.map(([tokens, first, each]) => `${Text.plural(tokens, "token")}: ${Text.ms(first)}${each === null ? "" : `, then ${Text.ms(each)} per token`}`).join("; ")],
       ["Cache", cell.cache_mb === null ? null : Text.mib(cell.cache_mb)],
       ["Cache per token", cell.cache_kb_per_token === null ? null : `${Text.number(cell.cache_kb_per_token)} KiB`],
       ["Memory grows", cell.growth_kb === null ? null : `by ${Text.number(cell.growth_kb)} KiB with every token`],

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hwmatrix.errors import UnavailableError, UnsupportedError
+from hwmatrix.errors import UnsupportedError
 from hwmatrix.models.operator_tests import NATIVE, Tensor
 from hwmatrix.records import Dtype
+from hwmatrix.targets.openvino.device import name_of
 from hwmatrix.targets.protocol import Executed
 
 if TYPE_CHECKING:
@@ -64,15 +65,12 @@ class OpenVinoOperators:
 
         Raises:
             UnavailableError: the runtime does not list it.
+            RuntimeError: its plugin cannot be loaded.
         """
         import openvino
 
         self._core = openvino.Core()
-        devices = list(self._core.available_devices)
-        if self._device.split(".")[0] not in {device.split(".")[0] for device in devices}:
-            message = f"OpenVINO has no device {self._device!r} here (it lists: {', '.join(devices) or 'none'})"
-            raise UnavailableError(message, error_type="openvino_device_missing")
-        return f"{self._device}: {self._core.get_property(self._device, 'FULL_DEVICE_NAME')}"
+        return name_of(self._core, self._device)
 
     def execute(self, test: OperatorTest) -> Executed:
         """Read, compile and infer. Inputs that OpenVINO has folded away are not set.

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from hwmatrix.errors import UnavailableError
 from hwmatrix.models import exporter_imports, openvino_graph
 from hwmatrix.models.build import load_model
 from hwmatrix.models.onnx_export import read_generation
 from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.openvino.conversion import Converted, convert, input_names, tensor
+from hwmatrix.targets.openvino.device import name_of
 from hwmatrix.targets.openvino.generator import OpenVinoGenerator
 from hwmatrix.targets.torch.device import preload_torch
 
@@ -73,16 +73,7 @@ class OpenVino:
 
         torch.set_num_threads(self._settings.threads)
         self._core = openvino.Core()
-        devices = list(self._core.available_devices)
-        if not devices:
-            self._core.get_property("CPU", "FULL_DEVICE_NAME")
-        if self._device.split(".")[0] not in {device.split(".")[0] for device in devices}:
-            listed = ", ".join(devices) or "none"
-            raise UnavailableError(
-                f"OpenVINO {openvino.__version__} has no device {self._device!r} here (it lists: {listed})",
-                error_type="openvino_device_missing",
-            )
-        return f"{self._device}: {self._core.get_property(self._device, 'FULL_DEVICE_NAME')}"
+        return name_of(self._core, self._device)
 
     def load(self, bundle: Bundle) -> int:
         """Load the PyTorch model for the conversion. Return its number of parameters."""
