@@ -52,7 +52,14 @@ def ready(target: TorchDevice, dtype: Dtype = Dtype.FLOAT32) -> Any:
     return target.run()
 
 
-PRECISIONS: tuple[Any, ...] = (torch.backends, torch.backends.cuda.matmul, torch.backends.cudnn.conv)
+PRECISIONS: tuple[Any, ...] = (
+    torch.backends,
+    torch.backends.cuda.matmul,
+    torch.backends.cudnn,
+    torch.backends.cudnn.conv,
+    torch.backends.cudnn.rnn,
+)
+"""Parents come before children: setting a parent changes its children. All that ``check`` sets, since `torch.export` rejects a mix."""
 
 
 @pytest.fixture(autouse=True)
