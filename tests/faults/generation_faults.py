@@ -21,7 +21,8 @@ from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import find_or_build
 from hwmatrix.models.generation_export import GenerationExport, Graph
-from hwmatrix.records import Dtype, MeasureRule, Size, Tolerance
+from hwmatrix.models.types import listing
+from hwmatrix.records import Dtype, MeasureRule, ModelPlan, Size, Tolerance
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import cell
 from hwmatrix.runner.job import CellJob
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hwmatrix.models.bundle import Bundle
-    from hwmatrix.records import ModelPlan
 
 SPEC: Final = load(Path(__file__).parents[2] / "matrix.yaml").spec
 NEW: Final = 6
@@ -45,6 +45,20 @@ _TOLERANCES: Final = {dtype: Tolerance(**dataclasses.asdict(found)) for dtype, f
 def random_model(name: str, **changes: Any) -> ModelPlan:
     """A model of matrix.yaml with random weights that generates."""
     return dataclasses.replace(model_plan(name, SPEC, Size.TINY), trained=False, new_tokens=NEW, **changes)
+
+
+def type_model(name: str) -> ModelPlan:
+    """A model made from its type alone that generates."""
+    kind = listing().by_name[name]
+    return ModelPlan(
+        name=name,
+        size=Size.TINY,
+        family=kind.family,
+        architecture=name,
+        model_class=kind.model_class,
+        weights="factory",
+        new_tokens=NEW,
+    )
 
 
 def bundle_for(plan: ModelPlan, cache: Path, runtime: str = "cpu") -> Bundle:

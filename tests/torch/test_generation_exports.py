@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from generation_faults import FAULTS, NEW, RULE, RUNTIMES, Fault, bundle_for, ended, random_model
+from generation_faults import FAULTS, NEW, RULE, RUNTIMES, Fault, bundle_for, ended, random_model, type_model
+
+from hwmatrix.models import onnx_export
+from hwmatrix.models.onnx_export import OnnxFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,3 +74,26 @@ def test_a_state_that_is_not_reset_is_no_pass(runtime: str, exported: Any) -> No
     assert found["verdict"] in {"mismatch", "error"}, found  # and not a fault of the export
     facts = found["facts"]
     assert (facts["failing_prompt"], facts["failing_component"], facts["failing_step"]) == FAULTS[-1].first(runtime)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "kind", "method"),
+    [
+        ("onnxruntime", "flaubert", "prefill and decode"),  # adds a token of its own to the text, and drops the mask
+        ("onnxruntime", "internvl", "prefill and decode"),  # its image has one size
+        ("openvino", "qwen3_asr", "prefill and decode"),  # the length of a sound comes from its mask
+    ],
+)
+def test_what_prompts_never_change_may_be_fixed(runtime: str, kind: str, method: str, shared_cache: Path) -> None:
+    pytest.importorskip(runtime)
+    plan = type_model(kind)
+    found = ended(plan, bundle_for(plan, shared_cache / "bundles", runtime), runtime)
+    assert found["verdict"] == "pass", found["error"]
+    assert method in found["facts"]["method"]
+
+
+def test_a_state_that_generate_changes_between_steps_has_no_graph(shared_cache: Path) -> None:
+    plan = type_model("xlnet")
+    made = onnx_export.export_one(bundle_for(plan, shared_cache / "bundles"), shared_cache / "bundles", "generation")
+    assert isinstance(made, OnnxFailure)
+    assert re.search(r"generate changes mems\.0 between two steps: from the shape \[\d+, 1, 64\] to", made.message)

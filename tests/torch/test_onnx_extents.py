@@ -16,8 +16,9 @@ def test_whole_numbers_with_names_of_extents_are_extents() -> None:
 
     whole, real = torch.ones(2, dtype=torch.int64), torch.ones(2)
     given = {"image_grid_thw": whole, "target_sizes": whole, "spatial_shapes": whole, "feature_lens": whole, "sizes": real}
+    given |= {"feature_attention_mask": whole}
     others = {"input_ids": whole, "attention_mask": whole, "position_ids": whole, "resizes_x": whole, "pixel_values": real}
-    assert extents(given | others) == ("image_grid_thw", "target_sizes", "spatial_shapes", "feature_lens")
+    assert extents(given | others) == tuple(name for name in given if name != "sizes")
     assert extents({}) == ()
 
 
@@ -90,6 +91,22 @@ def test_a_known_tensor_that_would_get_unknown_values_is_refused(way: str) -> No
         torch.export.export(model, (), {"x": torch.ones(2)})
 
 
+def test_what_begins_with_plain_numbers_is_computed_as_well() -> None:
+    import torch
+
+    def body(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        index = torch.arange(int(grid.prod()))
+        lengths = torch.tensor([len(index), int(grid[0])])
+        return x[: int(index[index != 3].sum())] + int(lengths.unique_consecutive()[0])
+
+    model, grid = module(body), torch.tensor([2, 3])
+    with held(model, {"grid_thw": grid}):
+        traced = torch.export.export(model, (), {"x": torch.arange(20.0)})
+    called = {str(node.target) for node in traced.graph.nodes if node.op == "call_function"}
+    assert not any("arange" in name or "unique" in name for name in called)
+    assert torch.equal(traced.module()(x=torch.arange(20.0)), torch.arange(12.0) + 6)
+
+
 def test_extents_may_be_plain_numbers() -> None:
     import torch
 
@@ -114,7 +131,8 @@ def test_only_a_trace_that_fails_by_them_holds_extents_constant() -> None:
 
     tried: list[list[str]] = []
 
-    def export(model: torch.nn.Module, given: dict[str, Any]) -> Any:
+    def export(model: torch.nn.Module, given: dict[str, Any], axes: dict[str, Any] | None) -> Any:
+        assert (axes is not None) == bool(tried)
         tried.append(list(given))
         shapes = {"x": {0: torch.export.Dim.AUTO}, "patch_sizes": None}
         return torch.export.export(model, (), given, dynamic_shapes={name: shapes[name] for name in given})
@@ -129,3 +147,29 @@ def test_only_a_trace_that_fails_by_them_holds_extents_constant() -> None:
     assert tried == [["x", "patch_sizes"]]
     with pytest.raises(Exception, match="data-dependent"):
         traced_with_any_shape(lambda: model_of(lambda x, _: x[: int(x[0])]), sample, export)
+
+
+def test_a_trace_that_fails_is_tried_with_one_size_of_what_never_changes() -> None:
+    import torch
+
+    from hwmatrix.models.onnx_exporters import traced_with_any_shape
+
+    class Model(torch.nn.Module):
+        def forward(self, text: torch.Tensor, image: torch.Tensor, image_mask: torch.Tensor) -> torch.Tensor:
+            if image.shape[-1] != 16:  # a tower that rejects other images
+                raise ValueError(image.shape)
+            return text.sum() + image[image_mask.bool()].sum() * 4
+
+    def export(model: torch.nn.Module, given: dict[str, Any], axes: dict[str, Any] | None) -> Any:
+        every = {name: dict.fromkeys(range(value.dim()), torch.export.Dim.DYNAMIC) for name, value in given.items()}
+        found.append((set(given), axes))
+        return torch.export.export(model, (), given, dynamic_shapes=every if axes is None else axes)
+
+    found: list[tuple[set[str], Any]] = []
+    sample = {"text": torch.arange(5.0), "image": torch.ones(16), "image_mask": torch.arange(16) % 2}
+    program, _ = traced_with_any_shape(Model, sample, export, still=("image", "image_mask"))
+    assert [given for given, _ in found] == [{"text", "image", "image_mask"}, {"text", "image"}]
+    assert found[1][1] == {"text": {0: torch.export.Dim.AUTO}, "image": None}
+    assert program.module()(text=torch.ones(9), image=torch.ones(16)).item() == 9 + 8 * 4
+    with pytest.raises(Exception, match="image"):
+        traced_with_any_shape(Model, sample, export)

@@ -77,6 +77,8 @@ def make_bundles(order: RunOrder, models: Sequence[ModelPlan], view: View, *, to
 def refused(order: RunOrder, cells: Mapping[str, Sequence[CellPlan]]) -> dict[str, tuple[CellPlan, ...]]:
     """Return by target the cells whose target rejected an export, and for which another exporter has not been tried yet.
 
+    The graphs that generate have one exporter only.
+
     Raises:
         StoreError: a shard or the index of bundles cannot be read.
     """
@@ -94,7 +96,9 @@ def refused(order: RunOrder, cells: Mapping[str, Sequence[CellPlan]]) -> dict[st
 
 def _may_ask(order: RunOrder, keys: Mapping[tuple[str, str], str | None], cell: CellPlan) -> bool:
     key = keys.get((cell.model, cell.size.value))
-    return key is not None and not all(onnx_export.is_kept(key, order.cache, exporter) for exporter in onnx_export.EXPORTERS)
+    if key is None or cell.settings.new_tokens:
+        return False
+    return not all(onnx_export.is_kept(key, order.cache, exporter) for exporter in onnx_export.EXPORTERS)
 
 
 def _stopped(order: RunOrder, targets: set[str]) -> set[str]:

@@ -120,15 +120,26 @@ def samples(model: Any, prompt: Prompt) -> Samples:
     """What to trace a model with, made of a prompt.
 
     Raises:
-        FactoryError: ``generate`` does not call the model once for each token (``no_generation``).
+        FactoryError: ``generate`` does not call the model once for each token, or changes the state between two calls
+            (``no_generation``).
     """
     tokens = prompt.tokens.repeat(1, _PASSES)[:, :_PASSES]
     traced = dataclasses.replace(prompt, inputs=_with_masked_end(model, prompt), tokens=tokens)
-    _, calls = recorded(model, traced, keep_state={0, _TRACED_PASS})
+    returned: list[dict[str, tuple[int, ...]]] = []
+    hook = model.register_forward_hook(lambda _module, _given, outputs: returned.append(_shapes(outputs)))
+    try:
+        _, calls = recorded(model, traced, keep_state={0, _TRACED_PASS})
+    finally:
+        hook.remove()
     if not calls:
         message = f"generate does not call {type(model).__name__} once for each token, so there is no graph of a step"
         raise FactoryError(message, error_type="no_generation")
     decode = calls[_TRACED_PASS]
+    before = returned[_TRACED_PASS - 1]
+    changed = sorted(name for name, shape in _shapes(decode.state).items() if before.get(name, shape) != shape)
+    if changed:
+        message = f"generate changes {changed[0]} between two steps: from the shape {list(before[changed[0]])}"
+        raise FactoryError(f"{message} to {list(_shapes(decode.state)[changed[0]])}, which no graph does", error_type="no_generation")
     both = _two_tokens(decode, calls[_TRACED_PASS + 1]) if _is_text(prompt) and _only_attends(decode) else None
     if both is not None and not model.config.is_encoder_decoder:
         return Samples(prefill=None, decode=_arguments(both))
@@ -156,6 +167,12 @@ def _arguments(call: Call) -> dict[str, Any]:
     for name in [name for name in state if name.endswith("encoder_outputs") and _HIDDEN in state[name]]:
         state[name] = type(state[name])({_HIDDEN: state[name][_HIDDEN]})
     return {**call.given, **state, **call.options}
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    from transformers.exporters.utils import get_leaf_tensors
+
+    return {name: tuple(tensor.shape) for name, tensor in get_leaf_tensors(dict(tree)).items()}
 
 
 def _is_text(prompt: Prompt) -> bool:
@@ -189,9 +206,13 @@ def _two_tokens(one: Call, next_one: Call) -> Call | None:
 
 
 def _prefill(prompt: Prompt, first: Call) -> Call:
-    """The first pass with the prompt in place of what encoders made of it."""
+    """The first pass with the prompt in place of what encoders made of it.
+
+    A model that gets the text itself, and no mask of it, takes none: some models add tokens of their own to the text.
+    """
     state = {name: value for name, value in first.state.items() if not name.endswith("encoder_outputs")}
-    return Call(given={**prompt.inputs, **first.given}, state=state, options=first.options)
+    asked = {name: tensor for name, tensor in prompt.inputs.items() if name != _MASK or _TEXT not in first.given}
+    return Call(given={**asked, **first.given}, state=state, options=first.options)
 
 
 def _ones(prompt: Prompt, number: int) -> _Tensor:

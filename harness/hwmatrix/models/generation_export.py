@@ -137,10 +137,10 @@ def make_onnx(bundle: Bundle, folder: Path) -> dict[str, Any]:
     def load() -> Any:
         return onnx_exporters.loaded(bundle, cache=True)
 
-    opsets: list[int] = []
+    opsets, still = list[int](), _still(bundle)
 
     def export(sample: Mapping[str, Any], component: str) -> dict[str, Any]:
-        program, prepared = onnx_exporters.traced_with_any_shape(load, sample, onnx_exporters.with_any_shape)
+        program, prepared = onnx_exporters.traced_with_any_shape(load, sample, onnx_exporters.with_any_shape, still=still)
         described = _described_onnx(program, sample, prepared)
         file = f"{component}.onnx"
         onnx_exporters.save(program, folder / file)
@@ -169,20 +169,21 @@ def make_openvino(bundle: Bundle, folder: Path) -> dict[str, Any]:
         return model
 
     model = load()
-    samples = _samples(model, bundle)
+    samples, still = _samples(model, bundle), _still(bundle)
 
-    def traced(model: torch.nn.Module, given: dict[str, Any]) -> Any:
+    def traced(model: torch.nn.Module, given: dict[str, Any], axes: dict[str, Any] | None) -> Any:
         from transformers.exporters.configs import OpenVINOConfig
         from transformers.exporters.exporter_openvino import OpenVINOExporter
 
         exporter: Any = OpenVINOExporter
-        return exporter().export(model, given, OpenVINOConfig(dynamic=True, stateful=samples.prefill is None)).program
+        config = OpenVINOConfig(dynamic=True, dynamic_shapes=axes, stateful=samples.prefill is None)
+        return exporter().export(model, given, config).program
 
     def export(sample: Mapping[str, Any], component: str) -> dict[str, Any]:
         import openvino
 
         state, constant = generation_calls.states(sample)
-        program, prepared = onnx_exporters.traced_with_any_shape(load, sample, traced)
+        program, prepared = onnx_exporters.traced_with_any_shape(load, sample, traced, still=still)
         own = {name: value for name, value in sample.items() if isinstance(value, torch.Tensor)}
         openvino_graph.fit_inputs(program, {**own, BEAMS: torch.zeros(1)}, {**prepared, **constant}, state)
         file = f"{component}.xml"
@@ -205,6 +206,13 @@ def _samples(model: Any, bundle: Bundle) -> Samples:
     asked = bundle.generation().forced[0]
     inputs = {name: torch.from_numpy(array) for name, array in asked.inputs.items()}
     return generation_calls.samples(model, Prompt(name=asked.name, inputs=inputs, tokens=torch.from_numpy(asked.tokens)))
+
+
+def _still(bundle: Bundle) -> frozenset[str]:
+    """The arguments that have the same shape in every prompt, such as an image."""
+    forced = bundle.generation().forced
+    shapes = [{(name, array.shape) for name, array in prompt.inputs.items()} for prompt in forced]
+    return frozenset(name for name, _ in frozenset.intersection(*map(frozenset, shapes)))
 
 
 def _graphs(samples: Samples, export: Callable[[Mapping[str, Any], str], dict[str, Any]]) -> dict[str, dict[str, Any]]:

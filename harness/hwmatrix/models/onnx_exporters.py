@@ -10,7 +10,7 @@ from hwmatrix.models import onnx_extents, onnx_graph
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -58,31 +58,56 @@ def _traced(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed: S
 
 
 def traced_with_any_shape(
-    load: Callable[[], torch.nn.Module], sample: Mapping[str, Any], export: Callable[[torch.nn.Module, dict[str, Any]], Any]
+    load: Callable[[], torch.nn.Module],
+    sample: Mapping[str, Any],
+    export: Callable[[torch.nn.Module, dict[str, Any], dict[str, Any] | None], Any],
+    *,
+    still: Collection[str] = (),
 ) -> tuple[Any, dict[str, torch.Tensor]]:
     """The graph that ``export`` makes of a pass with these arguments, every axis dynamic, and what was computed in advance.
 
-    If code depends on inputs that describe sizes, such as the grid of an image's patches, these become constants of the graph, as in
-    :func:`onnx_extents.held`: the size of an image is then fixed, the length of a text is not.
+    If that fails, arguments that describe sizes, such as the grid of an image's patches, become constants of the graph, as in
+    :func:`onnx_extents.held`, and the axes of the ``still`` arguments and of all that is computed in advance are fixed: the size of an
+    image is then fixed, the length of a text is not.
+
+    ``export`` gets the model, the arguments, to which it adds what it computes in advance, and their dynamic axes as torch.export takes
+    them; None: all. Whatever its second attempt raises is passed on.
     """
     from transformers.exporters.utils import get_leaf_tensors
 
     known = get_leaf_tensors(dict(sample)).keys()
 
-    def made(fixed: Sequence[str]) -> tuple[Any, dict[str, torch.Tensor]]:
+    def made(*, fixed: Sequence[str] = (), some: bool = False) -> tuple[Any, dict[str, torch.Tensor]]:
         model, given = load(), dict(sample)
         with _with_extents(model, given, fixed), _no_warnings():
-            program = export(model, given)
+            program = export(model, given, _dynamic_axes(model, given, sample.keys() - still) if some else None)
         return program, {name: tensor for name, tensor in get_leaf_tensors(given).items() if name not in known}
 
     tensors = {name: value for name, value in sample.items() if hasattr(value, "is_floating_point")}
-    fixed = onnx_extents.extents(tensors)
+    sizes = onnx_extents.extents(tensors)
+    fixed = [name for name, value in tensors.items() if name in sizes or (name in still and not value.is_floating_point())]
     try:
-        return made(())
-    except Exception as error:
-        if not fixed or DATA_DEPENDENT not in told_of(error):
+        return made()
+    except Exception:
+        if not fixed and not sample.keys() & still:
             raise
-    return made(fixed)
+    # Outside the handler, so that the first attempt's error does not become the cause of the second's.
+    return made(fixed=fixed, some=True)
+
+
+def _dynamic_axes(model: torch.nn.Module, sample: Mapping[str, Any], dynamic: Collection[str]) -> dict[str, Any]:
+    """The axes of all arguments of the exporter for torch.export: those of the ``dynamic`` ones are free, the others have one size."""
+    from transformers.exporters.exporter_dynamo import get_auto_dynamic_shapes
+    from transformers.exporters.utils import prepare_for_export
+
+    _, prepared, _ = prepare_for_export(model, dict(sample))
+    axes = {name: get_auto_dynamic_shapes(value) for name, value in prepared.items()}
+    return {name: each if name in dynamic else _no_axes(each) for name, each in axes.items()}
+
+
+def _no_axes(axes: Any) -> Any:
+    """The same structure of arguments with no dynamic axis."""
+    return type(axes)(map(_no_axes, axes)) if isinstance(axes, (list, tuple)) else None
 
 
 @contextlib.contextmanager
@@ -100,13 +125,13 @@ def _with_extents(model: torch.nn.Module, sample: dict[str, Any], fixed: Sequenc
         yield
 
 
-def with_any_shape(model: torch.nn.Module, sample: dict[str, Any]) -> Any:
-    """The ``onnx_ir.Model`` of a pass with these arguments, every axis dynamic. The exporter adds what it computes in advance to them."""
+def with_any_shape(model: torch.nn.Module, sample: dict[str, Any], axes: dict[str, Any] | None) -> Any:
+    """The ``onnx_ir.Model`` of a pass with these arguments, as :func:`traced_with_any_shape` asks for it."""
     from transformers.exporters.configs import OnnxConfig
     from transformers.exporters.exporter_onnx import OnnxExporter
 
     exporter: Any = OnnxExporter
-    return exporter().export(model, sample, OnnxConfig(dynamic=True)).program
+    return exporter().export(model, sample, OnnxConfig(dynamic=True, dynamic_shapes=axes)).program
 
 
 def _with_torch(bundle: Bundle, file: Path) -> dict[str, Any]:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     import torch
 
-_EXTENTS: Final = re.compile(r"(?:^|_)(?:grid_thw|grid_hws|sizes?|shapes?|lens|lengths)$")
-"""Names of size inputs in transformers (5.23): ``image_grid_thw``, ``target_sizes``, ``spatial_shapes``, ``feature_lens``."""
+_EXTENTS: Final = re.compile(r"(?:^|_)(?:grid_thw|grid_hws|sizes?|shapes?|lens|lengths|(?:features?|pixel)_(?:attention_)?mask)$")
+"""Names of size inputs in transformers (5.23): ``image_grid_thw``, ``target_sizes``, ``spatial_shapes``, ``feature_lens``; and of masks
+from which models compute sizes: ``feature_attention_mask``."""
 
 
 def extents(inputs: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
@@ -56,7 +57,7 @@ def _clone_of(value: Any) -> Any:
 
 
 def _precomputing(fixed: Mapping[str, Any]) -> Any:
-    """A torch mode that computes functions of known tensors only, and then knows their results as well.
+    """A torch mode that computes functions of known tensors only, and then knows their results as well; also what numbers alone make.
 
     Raises (within it):
         RuntimeError: a known tensor would be overwritten in place with unknown values.
@@ -65,6 +66,9 @@ def _precomputing(fixed: Mapping[str, Any]) -> Any:
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import _disable_current_modes
     from torch.utils._pytree import tree_leaves
+
+    symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    beginnings = (torch.arange, torch.tensor)  # others, such as zeros, make buffers that models write unknown values into
 
     def tensors(tree: Any) -> list[torch.Tensor]:
         return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
@@ -76,7 +80,8 @@ def _precomputing(fixed: Mapping[str, Any]) -> Any:
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             taken = tensors((args, kwargs or {}))
-            if taken and all(id(tensor) in self.known for tensor in taken):
+            begins = func in beginnings and not any(isinstance(leaf, symbols) for leaf in tree_leaves((args, kwargs)))
+            if all(id(tensor) in self.known for tensor in taken) if taken else begins:
                 with _disable_current_modes(), torch._C.DisableTorchFunction():  # noqa: SLF001 - as torch's own modes do
                     result = func(*args, **(kwargs or {}))
                 self.known.update({id(tensor): tensor for tensor in tensors(result)})
