@@ -277,6 +277,15 @@ def test_an_unsupported_precision_needs_no_other_export(scene: Scene) -> None:
     assert executor.built == [["m0"]]
 
 
+def test_a_cell_that_generates_has_no_other_export(scene: Scene) -> None:
+    plan = make.plan(models=("m0",), targets=TARGETS)
+    generating = dataclasses.replace(make.SETTINGS, new_tokens=8)
+    plan = dataclasses.replace(plan, cells=tuple(dataclasses.replace(cell, settings=generating) for cell in plan.cells))
+    executor = FakeExecutor(keys={"m0": "key"}, outcomes={"m0/tiny/onnxruntime": [REFUSED]})
+    scene.run(executor, plan)
+    assert executor.built == [["m0"]]
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there are no workers")
 @pytest.mark.parametrize(
     ("asked", "expected"),
