@@ -66,9 +66,9 @@ def traced_with_any_shape(
 ) -> tuple[Any, dict[str, torch.Tensor]]:
     """The graph that ``export`` makes of a pass with these arguments, every axis dynamic, and what was computed in advance.
 
-    If that fails, arguments that describe sizes, such as the grid of an image's patches, become constants of the graph, as in
-    :func:`onnx_extents.held`, and the axes of the ``still`` arguments and of all that is computed in advance are fixed: the size of an
-    image is then fixed, the length of a text is not.
+    If that fails, it is tried once more. The axes of the ``still`` arguments, and of all that is computed in advance, are then fixed.
+    Those that describe sizes, such as the grid of an image's patches, and whole numbers among the ``still`` ones become constants of the
+    graph, as in :func:`onnx_extents.held`. The size of an image is then fixed, the length of a text is not.
 
     ``export`` gets the model, the arguments, to which it adds what it computes in advance, and their dynamic axes as torch.export takes
     them; None: all. Whatever its second attempt raises is passed on.
