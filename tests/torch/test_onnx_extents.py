@@ -145,8 +145,19 @@ def test_only_a_trace_that_fails_by_them_holds_extents_constant() -> None:
     tried.clear()
     traced_with_any_shape(lambda: model_of(lambda x, sizes: x.sum() + sizes.sum()), sample, export)
     assert tried == [["x", "patch_sizes"]]
-    with pytest.raises(Exception, match="data-dependent"):
+    tried.clear()
+    with pytest.raises(Exception, match="data-dependent") as failed:
         traced_with_any_shape(lambda: model_of(lambda x, _: x[: int(x[0])]), sample, export)
+    assert tried == [["x", "patch_sizes"], ["x"]]
+    assert "The first attempt, with every axis dynamic, had failed: GuardOnDataDependentSymNode" in failed.value.__notes__[-1]
+    tried.clear()
+    with pytest.raises(MemoryError):
+        traced_with_any_shape(lambda: model_of(no_memory), sample, export)
+    assert tried == [["x", "patch_sizes"]]
+
+
+def no_memory(*_: Any) -> Any:
+    raise MemoryError
 
 
 def test_a_trace_that_fails_is_tried_with_one_size_of_what_never_changes() -> None:

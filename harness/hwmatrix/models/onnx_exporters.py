@@ -71,7 +71,7 @@ def traced_with_any_shape(
     graph, as in :func:`onnx_extents.held`. The size of an image is then fixed, the length of a text is not.
 
     ``export`` gets the model, the arguments, to which it adds what it computes in advance, and their dynamic axes as torch.export takes
-    them; None: all. Whatever its second attempt raises is passed on.
+    them; None: all. Whatever its second attempt raises is passed on, with a note of the first attempt's error.
     """
     from transformers.exporters.utils import get_leaf_tensors
 
@@ -88,11 +88,18 @@ def traced_with_any_shape(
     fixed = [name for name, value in tensors.items() if name in sizes or (name in still and not value.is_floating_point())]
     try:
         return made()
-    except Exception:
+    except MemoryError:  # the second attempt needs just as much memory
+        raise
+    except Exception as error:
         if not fixed and not sample.keys() & still:
             raise
+        first = told_of(error)
     # Outside the handler, so that the first attempt's error does not become the cause of the second's.
-    return made(fixed=fixed, some=True)
+    try:
+        return made(fixed=fixed, some=True)
+    except Exception as second:
+        second.add_note(f"\nThe first attempt, with every axis dynamic, had failed: {first}")
+        raise
 
 
 def _dynamic_axes(model: torch.nn.Module, sample: Mapping[str, Any], dynamic: Collection[str]) -> dict[str, Any]:
