@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import hashlib
 import importlib.metadata
 import json
 import re
@@ -50,6 +52,12 @@ _PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript")
 _OPENVINO: Final = "openvino"
 _PACKAGES_OF: Final = {FOR_OPENVINO: ("torch", "transformers", "openvino")}
 """Those of an export that is no ONNX graph."""
+CODE: Final = Path(__file__).parent
+_MODULES: Final = (
+    *("exporter_imports", "generation", "generation_calls", "generation_export", "onnx_exporters", "onnx_extents", "onnx_graph"),
+    *("openvino_graph", "outputs"),
+)
+"""The modules in :data:`CODE` that determine a graph: after a change to one of them, every export is made again."""
 _NO_CONVERSION: Final = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 """How torch.onnx (2.13) reports an operator that it cannot convert to ONNX."""
 _UNDERLINES: Final = re.compile(r"^ +[~^]+\n", re.MULTILINE)
@@ -321,5 +329,14 @@ def _failure_fields(failure: OnnxFailure) -> dict[str, Any]:
 
 
 def _versions(exporter: str) -> dict[str, str]:
-    """The installed versions of the packages that determine a graph."""
-    return {name: importlib.metadata.version(name) for name in _PACKAGES_OF.get(exporter, _PACKAGES)}
+    """What determines a graph besides the model: the versions of the installed packages, and the checksum of our own code."""
+    return {name: importlib.metadata.version(name) for name in _PACKAGES_OF.get(exporter, _PACKAGES)} | {"hwmatrix": code_checksum()}
+
+
+@functools.cache
+def code_checksum() -> str:
+    """The SHA-256 of the modules of this package that determine a graph."""
+    digest = hashlib.sha256()
+    for name in _MODULES:
+        digest.update((CODE / f"{name}.py").read_bytes())
+    return digest.hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +156,24 @@ def test_beside_a_timeout_no_operator_is_reported_as_missing() -> None:
     found = no_graph([failure("transformers", TORCH_SAYS), LATE[0]])
     assert isinstance(found, TimedOutError)
     assert "aten.lgamma" in str(found)
+
+
+def test_other_code_of_our_own_repeats_the_export(
+    exporters: Exporters, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_export, "_versions", lambda _: {"hwmatrix": onnx_export.code_checksum()})
+    export_one(bundle, tmp_path, "torch")
+    export_one(bundle, tmp_path, "torch")
+    assert exporters.calls == ["torch"]
+    own = tmp_path / "code"
+    shutil.copytree(onnx_export.CODE, own)
+    with (own / "onnx_graph.py").open("a") as module:
+        module.write("# changed\n")
+    monkeypatch.setattr(onnx_export, "CODE", own)
+    onnx_export.code_checksum.cache_clear()
+    export_one(bundle, tmp_path, "torch")
+    onnx_export.code_checksum.cache_clear()
+    assert exporters.calls == ["torch", "torch"]
 
 
 def test_other_versions_repeat_the_export(exporters: Exporters, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
