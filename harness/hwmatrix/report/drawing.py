@@ -41,6 +41,7 @@ def chart_library(cache: Path | None) -> str:
     return script_text(_CHARTS % bundle)
 
 
+@functools.cache
 def _bundle() -> str:
     try:
         bundle: str = converter().javascript_bundle(_SNIPPET, vl_version=VEGA_LITE_VERSION)

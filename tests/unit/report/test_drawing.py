@@ -33,11 +33,16 @@ def bundler(monkeypatch: pytest.MonkeyPatch) -> Bundler:
 
 def library(cache: Path | None) -> str:
     """The library as a new process gets it."""
-    drawing.chart_library.cache_clear()
+    forget()
     try:
         return drawing.chart_library(cache)
     finally:
-        drawing.chart_library.cache_clear()
+        forget()
+
+
+def forget() -> None:
+    drawing.chart_library.cache_clear()
+    drawing._bundle.cache_clear()
 
 
 def test_it_is_bundled_once_for_all_processes(bundler: Bundler, tmp_path: Path) -> None:
