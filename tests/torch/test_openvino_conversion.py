@@ -78,7 +78,8 @@ def test_an_input_that_nobody_can_set_is_refused() -> None:
         fit_inputs(graph, {"x": X}, {})
 
 
-UNCONVERTIBLE = """
+CONVERSIONS = """
+import openvino
 import torch
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.targets.openvino.target import convert
@@ -93,13 +94,38 @@ try:
     convert(Bessel(), {"x": torch.ones(3)})
 except UnsupportedError as error:
     print(error.needs, error)
+
+
+class Repeated(torch.nn.Module):
+    def forward(self, x, sizes):
+        for _ in range(int(sizes[0])):
+            x = x + x
+        return {"y": x}
+
+
+inputs = {"x": torch.arange(2.0), "sizes": torch.tensor([3])}
+for model, options in ((Repeated(), {"only": "transformers"}), (Repeated(), {})):
+    converted = convert(model, inputs, **options)
+    compiled = openvino.Core().compile_model(converted.program, "CPU")
+    print(converted.method, converted.output_names, [port.get_any_name() for port in compiled.inputs], compiled([inputs["x"].numpy()])[0])
 """
-"""What depends on its data, which an export cannot follow and a trace does; with an operator that OpenVINO lacks."""
+"""A model that depends on its data, which an export cannot follow and a trace does, with an operator that OpenVINO lacks; and one that
+depends on its sizes alone."""
 
 
-def test_an_operator_that_a_trace_lacks_is_told_with_what_the_exporter_had_failed_with() -> None:
-    # A process of its own, as a cell is: converters set the root logger up anew, and leave threads behind.
-    told = subprocess.run([sys.executable, "-c", UNCONVERTIBLE], check=True, capture_output=True, text=True, timeout=300).stdout
+@pytest.fixture(scope="module")
+def conversions() -> str:
+    """What a process of its own, as a cell is, prints: converters set the root logger up anew, and leave threads behind."""
+    return subprocess.run([sys.executable, "-c", CONVERSIONS], check=True, capture_output=True, text=True, timeout=300).stdout
+
+
+def test_a_model_that_depends_on_its_sizes_is_exported_with_the_sizes_held(conversions: str) -> None:
+    told = "transformers OpenVINO exporter, with constant sizes ('y',) ['x'] [0. 8.]"
+    assert conversions.splitlines()[-2:] == [told, told]
+
+
+def test_an_operator_that_a_trace_lacks_is_told_with_what_the_exporter_had_failed_with(conversions: str) -> None:
+    told = conversions
     operator = "aten::special_bessel_j0"
     assert f"('{operator}',) OpenVINO has no conversion for {operator} in a trace; transformers' exporter had failed: " in told
     assert "data-dependent" in told

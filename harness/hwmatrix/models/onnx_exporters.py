@@ -52,7 +52,7 @@ def _traced(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed: S
 
     exporter: Any = OnnxExporter
     sample: dict[str, Any] = dict(inputs)  # the exporter adds what it computes in advance
-    with _with_extents(model, sample, fixed), _no_warnings():
+    with with_extents(model, sample, fixed), _no_warnings():
         program = exporter().export(model, sample, OnnxConfig()).program
     return program, {name: tensor.numpy() for name, tensor in get_leaf_tensors(sample).items() if name not in inputs}
 
@@ -79,7 +79,7 @@ def traced_with_any_shape(
 
     def made(*, fixed: Sequence[str] = (), some: bool = False) -> tuple[Any, dict[str, torch.Tensor]]:
         model, given = load(), dict(sample)
-        with _with_extents(model, given, fixed), _no_warnings():
+        with with_extents(model, given, fixed), _no_warnings():
             program = export(model, given, _dynamic_axes(model, given, sample.keys() - still) if some else None)
         return program, {name: tensor for name, tensor in get_leaf_tensors(given).items() if name not in known}
 
@@ -118,7 +118,7 @@ def _no_axes(axes: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _with_extents(model: torch.nn.Module, sample: dict[str, Any], fixed: Sequence[str]) -> Iterator[None]:
+def with_extents(model: torch.nn.Module, sample: dict[str, Any], fixed: Sequence[str]) -> Iterator[None]:
     """Take the ``fixed`` inputs out of a sample, and hold them constant in the model; what exporters compute from them is added first."""
     import torch
     from transformers.exporters.utils import precompute_export_inputs

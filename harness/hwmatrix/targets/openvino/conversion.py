@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
 from hwmatrix.errors import UnsupportedError
-from hwmatrix.models import openvino_graph
+from hwmatrix.models import onnx_extents, openvino_graph
+from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of, with_extents
 from hwmatrix.models.onnx_graph import OUTPUT_PREFIX
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.targets.openvino.descriptor import TRACE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_BY_EXPORTER: Final = "transformers OpenVINO exporter"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,6 +63,23 @@ def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, only: st
 
 
 def _export(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converted:
+    """Convert by transformers' exporter. If it meets a data-dependent value, convert again with the inputs that describe sizes held."""
+    try:
+        return _exported(model, inputs, fixed=())
+    except Exception as error:
+        fixed = onnx_extents.extents(inputs)
+        if not fixed or DATA_DEPENDENT not in told_of(error):
+            raise
+        first = told_of(error)
+    # Outside the handler, so that the first attempt's error does not become the cause of the second's.
+    try:
+        return _exported(model, inputs, fixed=fixed)
+    except Exception as second:
+        second.add_note(f"The first attempt, without held sizes, had failed: {first}")
+        raise
+
+
+def _exported(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed: Sequence[str]) -> Converted:
     from transformers.exporters.configs import OpenVINOConfig
     from transformers.exporters.exporter_openvino import OpenVINOExporter
     from transformers.exporters.utils import get_leaf_tensors
@@ -64,11 +87,13 @@ def _export(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converte
     _without_cache(model)
     exporter: Any = OpenVINOExporter
     sample = dict(inputs)  # the exporter adds to it what it computes in advance
-    program = exporter().export(model, sample, OpenVINOConfig(stateful=False)).program
+    with with_extents(model, sample, fixed):
+        program = exporter().export(model, sample, OpenVINOConfig(stateful=False)).program
     openvino_graph.fit_inputs(program, inputs, {name: tensor for name, tensor in get_leaf_tensors(sample).items() if name not in inputs})
     names = tuple(next(iter(port.get_names()), None) for port in program.outputs)
     outputs = tuple(name.removeprefix(OUTPUT_PREFIX) if name is not None else None for name in names)
-    return Converted(program=program, output_names=outputs, method="transformers OpenVINO exporter")
+    method = f"{_BY_EXPORTER}, with constant {', '.join(fixed)}" if fixed else _BY_EXPORTER
+    return Converted(program=program, output_names=outputs, method=method)
 
 
 def _without_cache(model: torch.nn.Module) -> None:
