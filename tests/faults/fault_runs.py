@@ -54,7 +54,7 @@ PROJECT: Final = Path(__file__).resolve().parents[2]
 FAULTS: Final = Path(__file__).resolve().parent
 RULE: Final = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, min_samples=6, max_s=0.2)
 
-MEASURE: Final = "measure: {warmup_s: 0.0, warmup_iterations: 1, min_s: 1.0, min_samples: 1, max_s: 1.0, half_width: 0.5}"
+MEASURE: Final = "measure: {{warmup_s: 0.0, warmup_iterations: 1, min_s: {s}, min_samples: 1, max_s: {s}, half_width: 0.5}}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,11 +93,11 @@ def untrained_spec(*but: str) -> MatrixSpec:
         return load(file).spec
 
 
-def briefly_timed(text: str) -> str:
-    """The text of a matrix.yaml, with cells that are timed for one second, on a busy machine too: tests of anything but measuring need
-    cells of a known length.
+def briefly_timed(text: str, *, seconds: float = 1.0) -> str:
+    """The text of a matrix.yaml, with cells that are timed for so long, on a busy machine too: tests that interrupt a run need cells of a
+    known length, and tests of anything but measuring short ones.
     """
-    timed = re.sub(r"^measure: .*$", MEASURE, text, count=1, flags=re.MULTILINE)
+    timed = re.sub(r"^measure: .*$", MEASURE.format(s=seconds), text, count=1, flags=re.MULTILINE)
     assert timed != text
     return timed
 

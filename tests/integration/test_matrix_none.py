@@ -84,7 +84,7 @@ def test_a_model_of_matrix_yaml_end_to_end(tmp_path: Path, cache: dict[str, str]
 def test_bundles_that_were_made_elsewhere_are_used_and_none_is_made(tmp_path: Path, cache: dict[str, str]) -> None:
     """The three steps of a workflow: plan, make the bundles once, run a target with them."""
     there = ("--output-dir", str(tmp_path / "there"))
-    hwmatrix("plan", "--models", "bert", "--targets", *TARGETS, *NONE, *there, environment=cache)
+    hwmatrix("plan", "--models", "bert", "--targets", *TARGETS, *NONE, "--no-timing", *there, environment=cache)
     (plan,) = (tmp_path / "there").glob("runs/*/plan.json")
     archive = tmp_path / "bundles.tar"
     said = hwmatrix("bundles", str(plan), str(archive), "--output-dir", str(tmp_path / "made"), environment=cache)
@@ -133,7 +133,8 @@ def checkpoints(saved: Path, cache: dict[str, str], tmp_path_factory: pytest.Tem
     (folder / "native" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "native" / "modeling_foreign.py").write_text(f"open({str(folder / 'executed')!r}, 'w')\n", encoding="utf-8")
     models = (str(folder / "my-bert"), str(folder / "native"))
-    matrix("--models", *models, "--targets", "cpu", *NONE, "--output-dir", str(folder / "out"), environment=cache, expect=0)
+    untimed = ("--no-timing", "--output-dir", str(folder / "out"))
+    matrix("--models", *models, "--targets", "cpu", *NONE, *untimed, environment=cache, expect=0)
     return folder
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import jsonschema
 import pytest
-from fault_runs import PROJECT, untrained
+from fault_runs import PROJECT, briefly_timed, untrained
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,8 +43,8 @@ def outcome_of(*argv: str, cache: dict[str, str], cwd: Path, expect: int = 0) ->
 
 
 def with_memory(folder: Path, memory_mb: int) -> Path:
-    """A folder with a matrix.yaml that has another memory limit for tiny models, which are not trained."""
-    text = untrained()
+    """A folder with a matrix.yaml that has another memory limit for tiny models, which are neither trained nor timed for long."""
+    text = briefly_timed(untrained(), seconds=0.2)
     small = text.replace("timeout_s: 120, memory_mb: 4096}", f"timeout_s: 120, memory_mb: {memory_mb}}}")
     assert f"memory_mb: {memory_mb}}}" in small
     (folder / "matrix.yaml").write_text(small, encoding="utf-8")
