@@ -188,11 +188,12 @@ def test_what_a_type_lacks_on_openvino_is_lacking_again(tmp_path: Path) -> None:
     assert "No conversion rule found for operations: aten::diff" in told.stderr
 
 
-def test_a_graph_that_holds_extents_is_exported_by_its_script(tmp_path: Path) -> None:
-    """cosmos3_edge slices by its grids: the first export fails, the one with the grids held fixed runs."""
-    pytest.importorskip("onnxruntime")
+@pytest.mark.parametrize(("name", "target"), [("cosmos3_edge", "onnxruntime"), ("hyperclovax_vision_v2", "openvino")])
+def test_a_graph_that_holds_extents_is_exported_by_its_script(tmp_path: Path, name: str, target: str) -> None:
+    """Both slice by their grids: the first export fails, the one with the grids held fixed runs."""
+    pytest.importorskip(target)
     path = tmp_path / "script.py"
-    path.write_text(reproduce("cosmos3_edge", "onnxruntime", database=ARCHITECTURES, force=True).script, encoding="utf-8")
+    path.write_text(reproduce(name, target, database=ARCHITECTURES, force=True).script, encoding="utf-8")
     told = ran(path, cwd=tmp_path)
     assert told.returncode == 0, told.stderr[-2000:]
     assert told.stdout.rstrip().endswith("NOT REPRODUCED: it runs, and the numbers agree")
