@@ -209,6 +209,14 @@ def bench_page(session: nox.Session) -> None:
 
 
 @nox.session
+def bench_generation(session: nox.Session) -> None:
+    """Compare the times of generation with OpenVINO GenAI's own and with plain loops, into docs/benchmarks.md."""
+    session.install(*TORCH)
+    session.install(*REFERENCE, "--editable", ".[host]", *RUNTIMES, "openvino-genai", "openvino-tokenizers")
+    session.run("python", "tests/bench/generation.py", *session.posargs)
+
+
+@nox.session
 def types(session: nox.Session) -> None:
     """Build a tiny model of every type of transformers, and compare with the pinned list; `-- --write` updates the list."""
     session.install(*TORCH)

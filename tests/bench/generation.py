@@ -1,0 +1,324 @@
+"""Compares the times of generation cells with those of other programs, and writes the section `generation` of docs/benchmarks.md.
+
+Run it with ``nox -s bench_generation`` on an idle machine; the load average is recorded with the numbers. A model of matrix.yaml in full
+size generates from one export: with the generators of the targets openvino and onnxruntime, in plain loops over the same graphs, and in
+OpenVINO GenAI, which reports its own times (PerfMetrics). Each program has a process of its own, since a graph's speed in a process with
+several depends on which was compiled first. They take turns, and the ratios are those of each turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import datetime as dt
+import json
+import multiprocessing
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+import onnxruntime
+import openvino
+
+ROOT: Final = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "bench")]
+
+from sections import put  # noqa: E402 - it lies beside, in no package
+
+from hwmatrix.hardware.cpu import cpuinfo  # noqa: E402 - as above
+from hwmatrix.matrix.load import load  # noqa: E402 - as above
+from hwmatrix.matrix.plan import model_plan  # noqa: E402 - as above
+from hwmatrix.models import onnx_export  # noqa: E402 - as above
+from hwmatrix.models.bundle import GenerationPrompt, find_or_build, verify  # noqa: E402 - as above
+from hwmatrix.models.generation_export import BEAMS, LOGITS, GenerationExport  # noqa: E402 - as above
+from hwmatrix.models.onnx_export import FOR_OPENVINO  # noqa: E402 - as above
+from hwmatrix.records import Size  # noqa: E402 - as above
+from hwmatrix.targets.onnx.generator import OnnxGenerator  # noqa: E402 - as above
+from hwmatrix.targets.openvino.generator import OpenVinoGenerator  # noqa: E402 - as above
+
+if TYPE_CHECKING:
+    from hwmatrix.models.bundle import Bundle
+
+Times = tuple[float, float]
+"""The time to the first token and the time per further token, in milliseconds."""
+Program = Callable[[GenerationPrompt], Times]
+ONNX: Final = "generation"
+EXPORTS: Final = (ONNX, FOR_OPENVINO)
+GENERATED: Final = 32
+"""New tokens after each prompt."""
+ROUNDS: Final = 12
+PAUSE_S: Final = 0.3
+GOAL: Final = 0.03
+_ORDINARY: Final = range(1, 255)
+"""Tokens of the prompts: any but the model's special one."""
+
+
+def main() -> int:
+    """Measure, and write the section. Returns 1 if a ratio misses its goal."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="llama", help="a decoder of matrix.yaml whose cache is keys and values")
+    parser.add_argument("--prompts", nargs="+", type=int, default=[16, 128], help="tokens of the prompts")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cache", type=Path, help="a folder that keeps the bundle and its exports")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks.md")
+    arguments = parser.parse_args()
+    before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="hwmatrix-generation-") as folder:
+        cache = arguments.cache or Path(folder) / "cache"
+        cache.mkdir(exist_ok=True)
+        plan = model_plan(arguments.model, load(ROOT / "matrix.yaml").spec, Size.FULL)
+        bundle = find_or_build(dataclasses.replace(plan, new_tokens=4), cache)  # else there is nothing to export for
+        for export in EXPORTS:
+            exported(bundle, cache, export)
+        with contextlib.ExitStack() as stack:
+            given = (bundle.path, Path(folder) / "genai", arguments.threads)
+            programs = {name: stack.enter_context(Worker(name, *given)) for name in PROGRAMS}
+            found = {length: measured(programs, length) for length in arguments.prompts}
+    section, good = section_of(arguments, bundle, found, before)
+    sys.stdout.write(f"{section}\n")
+    put(arguments.output, "generation", section)
+    return 0 if good else 1
+
+
+class Worker:
+    """A process with one program."""
+
+    def __init__(self, name: str, bundle: Path, folder: Path, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, name, bundle, folder, threads), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def __call__(self, length: int) -> Times:
+        """The times of a prompt of this length, generated for the second time in a row."""
+        self._pipe.send(length)
+        while not self._pipe.poll(1):
+            if not self._process.is_alive():
+                raise SystemExit(f"{self._process.name} ended with {self._process.exitcode}")
+        times: Times = self._pipe.recv()
+        return times
+
+
+def serve(pipe: Any, name: str, path: Path, folder: Path, threads: int) -> None:
+    """Make a program, and answer lengths of prompts with times."""
+    program = PROGRAMS[name](verify(path), folder, threads)
+    while True:
+        prompt = prompt_of(pipe.recv())
+        program(prompt)
+        pipe.send(program(prompt))
+
+
+def exported(bundle: Bundle, cache: Path, export: str) -> GenerationExport:
+    """An export that generates, of one graph.
+
+    Raises:
+        SystemExit: there is none.
+    """
+    made = onnx_export.export_one(bundle, cache, export)
+    if not isinstance(made, GenerationExport) or len(made.graphs) > 1:
+        raise SystemExit(f"{export}: there is no single graph that generates: {made}")
+    return made
+
+
+def config_of(threads: int) -> dict[str, str]:
+    """OpenVINO's properties in a cell."""
+    return {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": str(threads)}
+
+
+def session_of(path: Path, threads: int) -> Any:
+    """A session as in a cell."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def openvino_target(bundle: Bundle, _: Path, threads: int) -> Program:
+    """The generator of the target openvino."""
+    core = openvino.Core()
+    made = exported(bundle, bundle.path.parent, FOR_OPENVINO)
+    generator = OpenVinoGenerator(made, lambda path: core.compile_model(path, "CPU", config_of(threads)))
+    return lambda prompt: timed(generator, prompt)
+
+
+def onnxruntime_target(bundle: Bundle, _: Path, threads: int) -> Program:
+    """The generator of the target onnxruntime."""
+    generator = OnnxGenerator(exported(bundle, bundle.path.parent, ONNX), lambda path: session_of(path, threads))
+    return lambda prompt: timed(generator, prompt)
+
+
+def timed(generator: OpenVinoGenerator | OnnxGenerator, prompt: GenerationPrompt) -> Times:
+    """The times of a generator of hwmatrix, as a cell takes them."""
+    begin, at = time.perf_counter_ns(), []
+    generator.generate(prompt, lambda *_: at.append(time.perf_counter_ns()), forced=False)
+    return times_of(begin, at)
+
+
+def times_of(begin: int, at: list[int]) -> Times:
+    """From the times of the tokens, in nanoseconds."""
+    return (at[0] - begin) / 1e6, (at[-1] - at[0]) / (len(at) - 1) / 1e6
+
+
+def openvino_loop(bundle: Bundle, _: Path, threads: int) -> Program:
+    """A loop over a stateful graph, as a user would write it."""
+    made = exported(bundle, bundle.path.parent, FOR_OPENVINO)
+    request = openvino.Core().compile_model(made.decode.path, "CPU", config_of(threads)).create_infer_request()
+
+    def loop(prompt: GenerationPrompt) -> Times:
+        request.reset_state()
+        beams = np.zeros(1, np.int32)
+        begin, at, token = time.perf_counter_ns(), [], None
+        for step in prompt.steps:
+            own = step if token is None else step | {"input_ids": token}
+            request.infer({BEAMS: beams, **own})
+            token = request.get_tensor(LOGITS).data[:, -1].argmax(-1)[:, None]
+            at.append(time.perf_counter_ns())
+        return times_of(begin, at)
+
+    return loop
+
+
+def onnxruntime_loop(bundle: Bundle, _: Path, threads: int) -> Program:
+    """A loop whose outputs stay in ONNX Runtime and are its next inputs."""
+    export = exported(bundle, bundle.path.parent, ONNX)
+    session = session_of(export.decode.path, threads)
+    outputs = [value.name for value in session.get_outputs()]
+    states = {each.own: each.name for each in export.decode.inputs if each.state}
+    fed = {own: states[export.decode.outputs[own]] for own in outputs if export.decode.outputs.get(own) in states}
+    value = onnxruntime.OrtValue.ortvalue_from_numpy
+    first = {states[own]: array for own, array in export.first_state(1).items() if own in states}
+
+    def loop(prompt: GenerationPrompt) -> Times:
+        cache = {name: value(array) for name, array in first.items()}
+        begin, at, token = time.perf_counter_ns(), [], None
+        for step in prompt.steps:
+            own = step if token is None else step | {"input_ids": token}
+            given = {name: value(array) for name, array in own.items()} | cache
+            made = dict(zip(outputs, session.run_with_ort_values(outputs, given), strict=True))
+            cache = {fed[name]: made[name] for name in fed}
+            token = made[LOGITS].numpy()[:, -1].argmax(-1)[:, None]
+            at.append(time.perf_counter_ns())
+        return times_of(begin, at)
+
+    return loop
+
+
+def genai(bundle: Bundle, folder: Path, threads: int) -> Program:
+    """OpenVINO GenAI on a folder with the same graph. It wants a tokenizer, which the prompts here do not need."""
+    import openvino_genai
+    from openvino_tokenizers import convert_tokenizer
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    folder.mkdir()
+    export = exported(bundle, bundle.path.parent, FOR_OPENVINO)
+    for suffix in (".xml", ".bin"):
+        shutil.copyfile(export.decode.path.with_suffix(suffix), folder / f"openvino_model{suffix}")
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}), encoding="utf-8")
+    letters = {letter: number for number, letter in enumerate(["<s>", *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+    bytewise = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    bytewise.pre_tokenizer = pre_tokenizers.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytewise, **dict.fromkeys(("bos_token", "eos_token", "pad_token"), "<s>"))
+    for model, name in zip(convert_tokenizer(tokenizer, with_detokenizer=True), ("tokenizer", "detokenizer"), strict=True):
+        openvino.save_model(model, folder / f"openvino_{name}.xml")
+    pipeline = openvino_genai.LLMPipeline(folder, "CPU", **config_of(threads), ATTENTION_BACKEND="SDPA")
+    wanted = openvino_genai.GenerationConfig(max_new_tokens=GENERATED, ignore_eos=True, do_sample=False, eos_token_id=0)
+
+    def generate(prompt: GenerationPrompt) -> Times:
+        ids = prompt.steps[0]["input_ids"]
+        given = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
+        metrics = pipeline.generate(given, wanted).perf_metrics
+        return metrics.get_ttft().mean, metrics.get_tpot().mean
+
+    return generate
+
+
+def prompt_of(length: int) -> GenerationPrompt:
+    """A prompt of random tokens, and the steps of a decoder."""
+    ids = np.random.default_rng(0).choice(_ORDINARY, (1, length)).astype(np.int64)
+    steps = [{"input_ids": ids, "attention_mask": np.ones((1, length), np.int64), "position_ids": np.arange(length)[None]}]
+    for place in range(length, length + GENERATED - 1):
+        mask = np.ones((1, place + 1), np.int64)
+        steps.append({"input_ids": np.zeros((1, 1), np.int64), "attention_mask": mask, "position_ids": np.array([[place]])})
+    nothing = np.zeros((GENERATED, 1, 1), np.float32)
+    return GenerationPrompt(name="bench", inputs={}, tokens=np.zeros((1, GENERATED), np.int64), logits=nothing, steps=tuple(steps))
+
+
+PROGRAMS: Final = {
+    "openvino": openvino_target,
+    "openvino, plain loop": openvino_loop,
+    "openvino, OpenVINO GenAI": genai,
+    "onnxruntime": onnxruntime_target,
+    "onnxruntime, plain loop": onnxruntime_loop,
+}
+"""By name. The first of each group is a target of hwmatrix."""
+
+
+def measured(programs: dict[str, Worker], length: int) -> dict[str, list[Times]]:
+    """The times of all programs, which take turns after a pause, in which the threads of the one before it come to rest."""
+    found: dict[str, list[Times]] = {name: [] for name in programs}
+    for _ in range(ROUNDS):
+        for name, program in programs.items():
+            time.sleep(PAUSE_S)
+            found[name].append(program(length))
+    return found
+
+
+def section_of(arguments: argparse.Namespace, bundle: Bundle, found: dict[int, dict[str, list[Times]]], before: float) -> tuple[str, bool]:
+    """The section, and whether all ratios reach the goal."""
+    size = f"{bundle.parameters / 1e6:.0f} million parameters"
+    how = (
+        f"Written by `nox -s bench_generation`: `{arguments.model}` in full size ({size}), float32, {arguments.threads} threads, "
+        f"{GENERATED} new tokens. Medians of {ROUNDS} turns, each program in its own process; a ratio is the median of hwmatrix's time "
+        "divided by the other program's in the same turn."
+    )
+    lines = [
+        "## Generation beside other programs",
+        "",
+        how,
+        "",
+        "| Prompt | Program | Time to first token | Time per output token | hwmatrix to first token | hwmatrix per output token |",
+        "| ---: | --- | ---: | ---: | ---: | ---: |",
+    ]
+    good = True
+    for length, programs in found.items():
+        for name, times in programs.items():
+            first, each = (statistics.median(column) for column in zip(*times, strict=True))
+            group = name.split(",")[0]
+            ratios = [
+                statistics.median(mine[at] / other[at] for mine, other in zip(programs[group], times, strict=True)) for at in range(2)
+            ]
+            good = good and all(abs(ratio - 1) <= GOAL for ratio in ratios)
+            shown = " | ".join(f"{ratio:.3f}" for ratio in ratios) if name != group else " | "
+            lines.append(f"| {length} | {name} | {first:.1f} ms | {each:.2f} ms | {shown} |")
+    where = (
+        f"{dt.datetime.now(dt.UTC).date()}, {cpuinfo().get('model name', platform.machine())}, {os.cpu_count()} cores; openvino "
+        f"{openvino.__version__.split('-')[0]}, onnxruntime {onnxruntime.__version__}; load {before:.1f} before and "
+        f"{os.getloadavg()[0]:.1f} after."
+    )
+    lines += [
+        "",
+        f"Goal: every ratio within {GOAL:.0%} of 1: {'yes' if good else 'no'}.",
+        "",
+        where,
+    ]
+    return "\n".join(lines), good
+
+
+if __name__ == "__main__":
+    sys.exit(main())
