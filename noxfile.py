@@ -163,7 +163,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def mutants(session: nox.Session) -> None:
     """Mutation testing of the modules that decide verdicts: a test must fail for each mutant. `-- hwmatrix/report/diff.py` tests one."""
-    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[dev]", "mutmut>=3.8")
+    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[dev]")
     session.run("python", "tests/mutants/mutants.py", "--folder", session.create_tmp(), *session.posargs)
 
 
