@@ -212,7 +212,7 @@ def bench_page(session: nox.Session) -> None:
 def bench_generation(session: nox.Session) -> None:
     """Compare the times of generation with OpenVINO GenAI's own and with plain loops, into docs/benchmarks.md."""
     session.install(*TORCH)
-    session.install(*REFERENCE, "--editable", ".[host]", *RUNTIMES, "openvino-genai", "openvino-tokenizers")
+    session.install(*REFERENCE, "--editable", ".[host,bench]", *RUNTIMES)
     session.run("python", "tests/bench/generation.py", *session.posargs)
 
 

@@ -76,7 +76,8 @@ def repinned_constraints(texts: Mapping[str, str], compiled: str) -> dict[str, t
     """Return the texts of constraints files with the versions of a resolution. Names, comments and markers stay.
 
     ``texts`` is by path: those of :data:`CONSTRAINTS` have the whole resolution between them, the others have the versions they share with
-    it. PyTorch has one line for Linux with a local version (``+cpu``), and one without for other systems.
+    it. PyTorch has one line for Linux with a local version (``+cpu``), and one without for other systems. Packages that only other versions
+    of Python need are not in the resolution: lines with a marker of ``python_version`` stay as they are.
 
     Raises:
         ConfigError: the resolution has other packages, which needs a decision by a person.
@@ -178,11 +179,11 @@ def digest_of(image: str) -> str:
 
 
 def _versions(text: str) -> dict[str, str]:
-    """The package versions by name, without comments. Of several lines for a package, the last that applies to Linux counts."""
+    """The package versions by name, without comments and other versions of Python. Of several lines for a package, the last counts."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         pin = _PIN.fullmatch(line.partition("#")[0].strip())
-        if pin is not None:
+        if pin is not None and "python_version" not in (pin["marker"] or ""):
             found[_normal(pin["name"])] = pin["version"]
     return found
 

@@ -104,6 +104,11 @@ def test_constraints_of_other_builds_are_updated_except_pytorch_itself() -> None
     assert (change.file, change.name) == (CUDA, "jinja2")
 
 
+def test_what_only_another_python_needs_is_not_in_the_resolution() -> None:
+    texts = TEXTS | {AROUND: TEXTS[AROUND] + 'pyyaml-ft==8.0.0 ; python_version == "3.13"\n'}
+    assert repinned_constraints(texts, RESOLUTION + "jinja2==3.1.6\n") == {path: (text, []) for path, text in texts.items()}
+
+
 def test_a_resolution_with_other_packages_is_refused() -> None:
     with pytest.raises(ConfigError, match="it also has surprise; it lacks jinja2"):
         repinned_constraints(TEXTS, RESOLUTION + "surprise==1\n")
