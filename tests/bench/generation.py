@@ -50,7 +50,9 @@ if TYPE_CHECKING:
 
 Times = tuple[float, float]
 """The time to the first token and the time per further token, in milliseconds."""
-Program = Callable[[GenerationPrompt], Times]
+Generated = tuple[Times, list[int]]
+"""The times, and the tokens."""
+Program = Callable[[GenerationPrompt], Generated]
 ONNX: Final = "generation"
 EXPORTS: Final = (ONNX, FOR_OPENVINO)
 GENERATED: Final = 32
@@ -105,18 +107,18 @@ class Worker:
         self._process.kill()
         self._process.join()
 
-    def __call__(self, length: int) -> Times:
-        """The times of a prompt of this length, generated for the second time in a row."""
+    def __call__(self, length: int) -> Generated:
+        """What follows a prompt of this length, generated for the second time in a row."""
         self._pipe.send(length)
         while not self._pipe.poll(1):
             if not self._process.is_alive():
                 raise SystemExit(f"{self._process.name} ended with {self._process.exitcode}")
-        times: Times = self._pipe.recv()
-        return times
+        made: Generated = self._pipe.recv()
+        return made
 
 
 def serve(pipe: Any, name: str, path: Path, folder: Path, threads: int) -> None:
-    """Make a program, and answer lengths of prompts with times."""
+    """Make a program, and answer lengths of prompts with times and tokens."""
     program = PROGRAMS[name](verify(path), folder, threads)
     while True:
         prompt = prompt_of(pipe.recv())
@@ -162,11 +164,11 @@ def onnxruntime_target(bundle: Bundle, _: Path, threads: int) -> Program:
     return lambda prompt: timed(generator, prompt)
 
 
-def timed(generator: OpenVinoGenerator | OnnxGenerator, prompt: GenerationPrompt) -> Times:
-    """The times of a generator of hwmatrix, as a cell takes them."""
-    begin, at = time.perf_counter_ns(), []
-    generator.generate(prompt, lambda *_: at.append(time.perf_counter_ns()), forced=False)
-    return times_of(begin, at)
+def timed(generator: OpenVinoGenerator | OnnxGenerator, prompt: GenerationPrompt) -> Generated:
+    """What a generator of hwmatrix makes, timed as in a cell."""
+    begin, steps = time.perf_counter_ns(), []
+    generator.generate(prompt, lambda _, logits: steps.append((time.perf_counter_ns(), logits)), forced=False)
+    return times_of(begin, [at for at, _ in steps]), [int(logits().argmax()) for _, logits in steps]
 
 
 def times_of(begin: int, at: list[int]) -> Times:
@@ -179,16 +181,17 @@ def openvino_loop(bundle: Bundle, _: Path, threads: int) -> Program:
     made = exported(bundle, bundle.path.parent, FOR_OPENVINO)
     request = openvino.Core().compile_model(made.decode.path, "CPU", config_of(threads)).create_infer_request()
 
-    def loop(prompt: GenerationPrompt) -> Times:
+    def loop(prompt: GenerationPrompt) -> Generated:
         request.reset_state()
         beams = np.zeros(1, np.int32)
-        begin, at, token = time.perf_counter_ns(), [], None
+        begin, at, tokens, token = time.perf_counter_ns(), [], [], None
         for step in prompt.steps:
             own = step if token is None else step | {"input_ids": token}
             request.infer({BEAMS: beams, **own})
             token = request.get_tensor(LOGITS).data[:, -1].argmax(-1)[:, None]
             at.append(time.perf_counter_ns())
-        return times_of(begin, at)
+            tokens.append(int(token.item()))
+        return times_of(begin, at), tokens
 
     return loop
 
@@ -203,9 +206,9 @@ def onnxruntime_loop(bundle: Bundle, _: Path, threads: int) -> Program:
     value = onnxruntime.OrtValue.ortvalue_from_numpy
     first = {states[own]: array for own, array in export.first_state(1).items() if own in states}
 
-    def loop(prompt: GenerationPrompt) -> Times:
+    def loop(prompt: GenerationPrompt) -> Generated:
         cache = {name: value(array) for name, array in first.items()}
-        begin, at, token = time.perf_counter_ns(), [], None
+        begin, at, tokens, token = time.perf_counter_ns(), [], [], None
         for step in prompt.steps:
             own = step if token is None else step | {"input_ids": token}
             given = {name: value(array) for name, array in own.items()} | cache
@@ -213,7 +216,8 @@ def onnxruntime_loop(bundle: Bundle, _: Path, threads: int) -> Program:
             cache = {fed[name]: made[name] for name in fed}
             token = made[LOGITS].numpy()[:, -1].argmax(-1)[:, None]
             at.append(time.perf_counter_ns())
-        return times_of(begin, at)
+            tokens.append(int(token.item()))
+        return times_of(begin, at), tokens
 
     return loop
 
@@ -239,11 +243,11 @@ def genai(bundle: Bundle, folder: Path, threads: int) -> Program:
     pipeline = openvino_genai.LLMPipeline(folder, "CPU", **config_of(threads), ATTENTION_BACKEND="SDPA")
     wanted = openvino_genai.GenerationConfig(max_new_tokens=GENERATED, ignore_eos=True, do_sample=False, eos_token_id=0)
 
-    def generate(prompt: GenerationPrompt) -> Times:
+    def generate(prompt: GenerationPrompt) -> Generated:
         ids = prompt.steps[0]["input_ids"]
         given = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
-        metrics = pipeline.generate(given, wanted).perf_metrics
-        return metrics.get_ttft().mean, metrics.get_tpot().mean
+        made = pipeline.generate(given, wanted)
+        return (made.perf_metrics.get_ttft().mean, made.perf_metrics.get_tpot().mean), list(made.tokens[0])
 
     return generate
 
@@ -270,12 +274,21 @@ PROGRAMS: Final = {
 
 
 def measured(programs: dict[str, Worker], length: int) -> dict[str, list[Times]]:
-    """The times of all programs, which take turns after a pause, in which the threads of the one before it come to rest."""
+    """The times of all programs, which take turns after a pause, in which the threads of the one before it come to rest.
+
+    Raises:
+        SystemExit: a program did not generate the tokens of the first of its group, so that it did not do the same work.
+    """
     found: dict[str, list[Times]] = {name: [] for name in programs}
     for _ in range(ROUNDS):
+        tokens = {}
         for name, program in programs.items():
             time.sleep(PAUSE_S)
-            found[name].append(program(length))
+            times, tokens[name] = program(length)
+            found[name].append(times)
+        for name, made in tokens.items():
+            if made != tokens[name.split(",")[0]] or len(made) != GENERATED:
+                raise SystemExit(f"{name} generated other tokens after {length}: {made}")
     return found
 
 
