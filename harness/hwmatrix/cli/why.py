@@ -131,6 +131,9 @@ def _times(cell: CellRow) -> Iterator[tuple[str, str]]:
         yield (f"  fails:      {plain(fails)}", "")
     if cell.ttft_ms is not None and cell.execution is not Execution.EMULATED:
         yield (f"  generation: {_generation(cell)}", "")
+        change = numbers.by_position(cell.itl_change_ms, cell.itl_change_at, cell.new_tokens)
+        if change is not None:
+            yield (f"  position:   {change}", "")
     if cell.p50_ms is not None and cell.execution is not Execution.EMULATED:
         interval = numbers.interval(cell.ci_low_ms, cell.ci_high_ms)
         yield (f"  latency:    p50 {numbers.number(cell.p50_ms)} ms ({interval}; {cell.samples} samples)", "")

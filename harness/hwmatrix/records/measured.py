@@ -62,11 +62,12 @@ class Measured:
 
     Of a cell that generates: ``prompt_tokens`` are the tokens of the timed prompt. ``ttft_ms`` is the median time to the first token,
     ``tpot_ms`` that per output token after the first, each with its 95 % interval; ``itl_ms`` are the median times between one token and
-    the next, by position (docs/measuring.md defines them). ``lengths`` are the tokens of further prompts that were timed, and
-    ``lengths_ttft_ms``, ``lengths_tpot_ms`` and ``lengths_cache_mb`` the same values of each. ``growth_kb`` is by how much the memory of
-    the cell's process grew with each token, in KiB, if it grew all the time. ``cache_mb`` is the size of the cache at the end, and
-    ``cache_error`` the relative L2 error of its last logits against the target's own without a cache. ``failing_component`` (``prefill`` or
-    ``decode``), ``failing_step`` (0 is the prefill) and ``failing_prompt`` say where generation first fails.
+    the next, by position (docs/measuring.md defines them). ``itl_change_ms`` is by how much they change with the position, from the token
+    ``itl_change_at`` on, or as a drift if that is NULL (:mod:`hwmatrix.measure.positions`). ``lengths`` are the tokens of further prompts
+    that were timed, and ``lengths_ttft_ms``, ``lengths_tpot_ms`` and ``lengths_cache_mb`` the same values of each. ``growth_kb`` is by how
+    much the memory of the cell's process grew with each token, in KiB, if it grew all the time. ``cache_mb`` is the size of the cache at
+    the end, and ``cache_error`` the relative L2 error of its last logits against the target's own without a cache. ``failing_component``
+    (``prefill`` or ``decode``), ``failing_step`` (0 is the prefill) and ``failing_prompt`` say where generation first fails.
     """
 
     bundle: str | None = None
@@ -126,6 +127,8 @@ class Measured:
     tpot_low_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
     tpot_high_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
     itl_ms: Annotated[tuple[Milliseconds, ...] | None, Since(schema=9)] = None
+    itl_change_ms: Annotated[float | None, Since(schema=11)] = None
+    itl_change_at: Annotated[Count | None, Since(schema=11)] = None
     lengths: Annotated[tuple[Count, ...] | None, Since(schema=10)] = None
     lengths_ttft_ms: Annotated[tuple[Milliseconds, ...] | None, Since(schema=10)] = None
     lengths_tpot_ms: Annotated[tuple[Milliseconds, ...] | None, Since(schema=10)] = None

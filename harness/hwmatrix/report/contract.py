@@ -196,16 +196,26 @@ class LengthEntry:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class PositionChange:
+    """By how many milliseconds the time between tokens changes with their position: a step at ``token`` (counted from 1), or a drift."""
+
+    kind: Literal["step", "drift"]
+    ms: float
+    token: int | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class GenerationEntry:
     """The generation of ``new_tokens`` after a prompt of ``prompt_tokens`` (null for a prompt without text).
 
-    ``ttft_ms`` is the median time to the first token, ``tpot_ms`` that per output token after it, ``ttft_ci95`` and ``tpot_ci95`` their
-    95 % intervals; ``itl_ms`` are the median times from one token to the next, by position. ``prefill_tokens_s`` are the prompt's tokens
-    over ``ttft_ms``, ``decode_tokens_s`` the tokens per second after the first, of all samples of the batch. ``by_prompt_length`` has the
-    same values of prompts of given lengths, ascending. ``cache_mb`` is the size of the cache at the end, ``cache_kb_per_token`` by how many
-    KiB it grows with each token of a prompt. ``growth_kb`` is by how many KiB the memory of the process grew with each token, if it leaks.
-    ``cache_error`` is the relative L2 error of the last logits against those without a cache. If generation failed, ``component`` (prefill
-    or decode), ``first_failing_step`` (0 is the prefill) and ``prompt`` say where.
+    ``ttft_ms`` is the median time to the first token, ``tpot_ms`` that per output token after it, ``ttft_ci95`` and ``tpot_ci95`` their 95
+    % intervals; ``itl_ms`` are the median times from one token to the next, by position, and ``itl_change`` says whether they change with
+    it. ``prefill_tokens_s`` are the prompt's tokens over ``ttft_ms``, ``decode_tokens_s`` the tokens per second after the first, of all
+    samples of the batch. ``by_prompt_length`` has the same values of prompts of given lengths, ascending. ``cache_mb`` is the size of the
+    cache at the end, ``cache_kb_per_token`` by how many KiB it grows with each token of a prompt. ``growth_kb`` is by how many KiB the
+    memory of the process grew with each token, if it leaks. ``cache_error`` is the relative L2 error of the last logits against those
+    without a cache. If generation failed, ``component`` (prefill or decode), ``first_failing_step`` (0 is the prefill) and ``prompt`` say
+    where.
     """
 
     prompt_tokens: int | None
@@ -215,6 +225,7 @@ class GenerationEntry:
     tpot_ms: float | None
     tpot_ci95: tuple[float, float] | None
     itl_ms: tuple[float, ...] | None
+    itl_change: PositionChange | None
     prefill_tokens_s: float | None
     decode_tokens_s: float | None
     by_prompt_length: tuple[LengthEntry, ...] | None

@@ -26,6 +26,7 @@ from hwmatrix.report.contract import (
     ParityEntry,
     PartEntry,
     PlacementEntry,
+    PositionChange,
     QualityEntry,
     RejectedShard,
     RunEntry,
@@ -265,6 +266,7 @@ def _generation(cell: CellRow) -> GenerationEntry | None:
         tpot_ms=cell.tpot_ms,
         tpot_ci95=_interval(cell.tpot_low_ms, cell.tpot_high_ms),
         itl_ms=cell.itl_ms,
+        itl_change=_change(cell),
         prefill_tokens_s=cell.prefill_tokens_s,
         decode_tokens_s=cell.decode_tokens_s,
         by_prompt_length=cell.by_length or None,
@@ -276,6 +278,12 @@ def _generation(cell: CellRow) -> GenerationEntry | None:
         component=cell.failing_component,
         prompt=cell.failing_prompt,
     )
+
+
+def _change(cell: CellRow) -> PositionChange | None:
+    if cell.itl_change_ms is None:
+        return None
+    return PositionChange(kind="drift" if cell.itl_change_at is None else "step", ms=cell.itl_change_ms, token=cell.itl_change_at)
 
 
 def _interval(low: float | None, high: float | None) -> tuple[float, float] | None:

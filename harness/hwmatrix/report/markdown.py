@@ -235,5 +235,11 @@ def markdown_environment() -> jinja2.Environment:
         "percent": numbers.percent,
         "scientific": numbers.scientific,
     }
-    functions = {"plural": numbers.plural, "interval": numbers.interval, "describe": grid.describe, "changed": adapted.tried}
+    functions = {
+        "plural": numbers.plural,
+        "interval": numbers.interval,
+        "by_position": numbers.by_position,
+        "describe": grid.describe,
+        "changed": adapted.tried,
+    }
     return templates.markdown("hwmatrix.report", filters=filters, functions=functions)

@@ -23,6 +23,7 @@ _ADDED: Final = {
     8: "the quality of models on their tasks",
     9: "generation",
     10: "generation by prompt length",
+    11: "how the time between tokens changes",
 }
 """What a version of the schema added, as docs/storage.md lists it."""
 

@@ -54,3 +54,12 @@ def scientific(value: float | None) -> str:
 def plural(count: int, noun: str) -> str:
     """``1 cell``, ``2 cells``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def by_position(ms: float | None, token: int | None, last: int) -> str | None:
+    """How the time between tokens changes with the position: at ``token``, or gradually (None) until the ``last``. None: it does not."""
+    if ms is None:
+        return None
+    if token is None:
+        return f"tokens take gradually {'longer' if ms > 0 else 'less'}: {number(abs(ms))} ms from token 2 to token {last}"
+    return f"from token {token} on, each takes {number(abs(ms))} ms {'longer' if ms > 0 else 'less'}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.basics.escape import plain
 from hwmatrix.basics.text import cut
 from hwmatrix.records import Execution, Level, Stage, Status
-from hwmatrix.report import adapted, grid, origins
+from hwmatrix.report import adapted, grid, numbers, origins
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.failures import cell_error
 from hwmatrix.report.packing import LONGEST_TEXT, fitting, rounded, table
@@ -80,6 +80,7 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "ttft_interval": lambda cell: _interval(cell.ttft_low_ms, cell.ttft_high_ms),
     "tpot_interval": lambda cell: _interval(cell.tpot_low_ms, cell.tpot_high_ms),
     "itl_ms": lambda cell: None if cell.itl_ms is None else [rounded(value) for value in cell.itl_ms],
+    "by_position": lambda cell: text(numbers.by_position(cell.itl_change_ms, cell.itl_change_at, cell.new_tokens)),
     "prompt_tokens": lambda cell: cell.prompt_tokens,
     "prefill_tokens_s": lambda cell: rounded(cell.prefill_tokens_s),
     "decode_tokens_s": lambda cell: rounded(cell.decode_tokens_s),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from hwmatrix.errors import CellFailure, UnsupportedError
-from hwmatrix.measure import latency, memory, parity, verdict, yardstick
+from hwmatrix.measure import latency, memory, parity, positions, verdict, yardstick
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.generation import LENGTH, PADDED, TRACED, UNCACHED
 from hwmatrix.models.generation_export import DECODE, PREFILL, SPECIALIZED
@@ -270,6 +270,8 @@ def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, th
     facts |= _median("ttft", gaps[:, 0])
     if gaps.shape[1] > 1:
         facts |= _median("tpot", gaps[:, 1:].mean(axis=1)) | {"itl_ms": tuple(float(value) for value in np.median(gaps[:, 1:], axis=0))}
+        change = positions.change(gaps[:, 1:])
+        facts |= {} if change is None else {"itl_change_ms": change.ms, "itl_change_at": change.token}
     progress.found(
         samples_wall_ns=tuple(timing.wall_ns),
         samples_cpu_ns=tuple(timing.cpu_ns),

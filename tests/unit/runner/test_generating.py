@@ -90,6 +90,13 @@ def test_the_times_are_those_of_the_field_s_definitions(monkeypatch: pytest.Monk
     assert len(facts["samples_wall_ns"]) == target.calls - 1 >= 7
 
 
+def test_a_step_by_position_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = GenerationPrompt(name="traced", inputs={}, tokens=np.zeros((1, 7), np.int64), logits=np.zeros((7, 1, 7)))
+    rule = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.1, min_samples=7, max_s=9.0)
+    facts = times(monkeypatch, Scripted((8, 2, 2, 2, 3, 3, 3)), prompt, rule)
+    assert (facts["itl_change_ms"], facts["itl_change_at"]) == (1.0, 5)
+
+
 def test_a_device_s_own_clock_gives_the_times_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = GenerationPrompt(name="traced", inputs={}, tokens=np.zeros((1, 4), np.int64), logits=np.zeros((4, 1, 7)))
     rule = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.1, min_samples=7, max_s=9.0)

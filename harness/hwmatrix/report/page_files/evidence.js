@@ -120,6 +120,7 @@ const Evidence = (() => {
       ["Time per output token", Text.ms(cell.tpot_ms)],
       ["95 % interval ", cell.tpot_interval && Text.interval(...cell.tpot_interval)],
       ["Between tokens, by position", cell.itl_ms && cell.itl_ms.map((value) => Text.number(value)).join(", ") + " ms"],
+      ["Change by position", cell.by_position],
       ["Tokens in prefill", rate(cell.prefill_tokens_s)],
       ["Tokens in decoding", rate(cell.decode_tokens_s)],
       ["After other prompts", cell.by_length && cell.by_length.map(([tokens, first, each]) => `${Text.plural(tokens, "token")}: ${Text.ms(first)}${each === null ? "" : `, then ${Text.ms(each)} per token`}`).join("; ")],
