@@ -107,7 +107,7 @@ def _plan() -> Plan:
 
 
 def _run(plan: Plan, cell: CellPlan, rule: MeasureRule, bundle: Path) -> CellResult:
-    model, target = plan.model(cell.model, cell.size), plan.target(cell.target)
+    model, target = plan.model_of(cell), plan.target(cell.target)
     job = CellJob(cell=cell, model=model, target=target, bundle=bundle, rule=rule, tolerances=plan.tolerances)
     end = run_forked(lambda send: execute(job, send), limits=cell.limits)
     result = result_of(end, cell=cell, model=model, target=target, started_at=utc_now())
@@ -165,7 +165,7 @@ def _find_in_child(plan: Plan, cell: CellPlan, cache: Path) -> Path:
     """Build a bundle in a child: the parent must not compute."""
 
     def work(send: Callable[[dict[str, Any]], None]) -> None:
-        send({"path": str(find_or_build(plan.model(cell.model, cell.size), cache).path)})
+        send({"path": str(find_or_build(plan.model_of(cell), cache).path)})
 
     return Path(run_forked(work, limits=cell.limits).messages[0]["path"])
 

@@ -190,7 +190,7 @@ class Outcome:
 
 def outcome(plan: Plan, cell: CellPlan, fault: str, cache: Path) -> Outcome:
     """Run one cell with a fault, in a child of its own."""
-    model, target = plan.model(cell.model, cell.size), plan.target(cell.target)
+    model, target = plan.model_of(cell), plan.target(cell.target)
     end = run_forked(functools.partial(_run, plan, cell, fault, cache), limits=LIMITS)
     last = next((message for message in reversed(end.messages) if "verdict" in message), None)
     if last is None:
@@ -214,7 +214,7 @@ def outcome(plan: Plan, cell: CellPlan, fault: str, cache: Path) -> Outcome:
 
 
 def _run(plan: Plan, cell: CellPlan, fault: str, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:
-    model, target = plan.model(cell.model, cell.size), plan.target(cell.target)
+    model, target = plan.model_of(cell), plan.target(cell.target)
     intact = find_or_build(model, cache)
     with planted(fault, model.architecture), tempfile.TemporaryDirectory(prefix="hwmatrix-planted-") as folder:
         path = Path(folder) / intact.path.name

@@ -153,7 +153,7 @@ def test_a_cell_whose_worker_has_no_service_is_unavailable(monkeypatch: pytest.M
     (done,) = done_by(pieces(monkeypatch, NotThere, tmp_path), 1)
     cells = parent._Cells(order(tmp_path), shard=None, keeper=None)  # type: ignore[arg-type]
     cell = PLAN.cells[0]
-    result = cells._worker_result(done, cell, PLAN.model(cell.model, cell.size), "2026-01-02T03:04:06")
+    result = cells._worker_result(done, cell, PLAN.model_of(cell), "2026-01-02T03:04:06")
     assert (result.status, result.stage) == (Status.UNAVAILABLE, Stage.LOAD)
     assert result.error is not None
     assert (result.error.type, result.error.message) == ("browser_not_started", "the browser is not installed")

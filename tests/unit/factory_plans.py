@@ -211,7 +211,7 @@ def write_shard(
         shard.set_canaries(ok=canary_ok, detail=None)
         for each in results if results is not None else [result(cell) for cell in cells]:
             cell = by_key[each.key]
-            shard.add_cell(each, command=cell_command(made.model(cell.model, cell.size), cell, made.isolation))
+            shard.add_cell(each, command=cell_command(made.model_of(cell), cell, made))
         return shard.seal()
 
 

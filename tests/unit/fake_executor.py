@@ -88,12 +88,13 @@ class FakeExecutor:
 
     def _make_bundles(self, job: Job, on_line: OnLine) -> Ended:
         listed = json.loads((job.plan_dir / "models-bundles.json").read_text(encoding="utf-8"))
-        self.built.append([name for name, _ in listed])
-        for name, size in [["canary-good", "tiny"], ["canary-wrong", "tiny"], *listed]:
+        self.built.append([name for name, *_ in listed])
+        for name, size, *_ in [["canary-good", "tiny"], ["canary-wrong", "tiny"], *listed]:
             on_line(json.dumps({"event": "bundle", "model": name, "size": size, "ok": True, "message": None}))
         if not self.keys:
             return Ended(code=0, output="", oom_killed=False)
-        entries = [{"model": name, "size": "tiny", "key": key, "digest": key} for name, key in self.keys.items()]
+        tiny = {"size": "tiny", "batch": 1, "sequence_length": 16}
+        entries = [{"model": name, **tiny, "key": key, "digest": key} for name, key in self.keys.items()]
         (job.out / "bundles.json").write_text(json.dumps({"bundles": entries}), encoding="utf-8")
         return Ended(code=0, output="", oom_killed=False)
 
@@ -116,8 +117,8 @@ class FakeExecutor:
         on_line(json.dumps({"event": "cell_started", "key": cell.key, "role": "model"}))
         others = self.outcomes.get(cell.key)
         result = make.result(cell, started_at=utc_now(), **(others.pop(0) if others else {}))
-        model = plan.model(cell.model, cell.size)
-        shard.add_cell(result, command=cell_command(model, cell, plan.isolation, timing=plan.timing, measure_of=plan.measure_of))
+        model = plan.model_of(cell)
+        shard.add_cell(result, command=cell_command(model, cell, plan))
         self.ran.append(cell.key)
         event: dict[str, Any] = {
             "event": "cell",

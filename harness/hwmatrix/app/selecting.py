@@ -18,7 +18,7 @@ from hwmatrix.models.checkpoint import plan_for
 from hwmatrix.models.classify import classify
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.types import TypeList, listing
-from hwmatrix.records import TYPE_PREFIX, Dtype, ModelPlan, Plan, Size, Structure
+from hwmatrix.records import TYPE_PREFIX, Axes, Dtype, ModelPlan, Plan, Size, Structure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,6 +38,7 @@ def select(
     everything: bool = False,
     timing: bool | None = None,
     generation: bool | None = None,
+    axes: Axes | None = None,
     cache: Path,
     say: Callable[[str], None] | None = None,
 ) -> Selection:
@@ -87,6 +88,7 @@ def select(
         architectures=selected_architectures,
         targets=tuple(targets),
         dtypes=tuple(dict.fromkeys(map(Dtype, dtypes))),
+        axes=axes or Axes(),
         size=size,
         everything=everything,
     )

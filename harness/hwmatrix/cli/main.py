@@ -77,6 +77,9 @@ _LISTS: Final = frozenset(
     }
 )
 """Options that take several words: ``--models bert vit``."""
+_AXES: Final = frozenset({"--batch", "--sequence-length", "--threads"})
+"""Options that take several words in the commands of :data:`_VARYING`. Others take one value."""
+_VARYING: Final = frozenset({"matrix", "plan"})
 _DEFAULT_VALUES: Final = {"--compare": "newest"}
 """Options that may be given without a value, and the value that they get then."""
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
@@ -191,8 +194,9 @@ def spread(argv: list[str]) -> list[str]:
     """
     spreading: str | None = None
     words: list[str] = []
+    lists = _LISTS | (_AXES if argv[:1] and argv[0] in _VARYING else frozenset())
     for index, word in enumerate(argv):
-        if word in _LISTS:
+        if word in lists:
             spreading = word
             if index + 1 == len(argv) or argv[index + 1].startswith("-"):
                 raise ConfigError([Problem(where=word, what="no value is given", hint=f"name one or more: {word} A B")])

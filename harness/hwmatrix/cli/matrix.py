@@ -18,6 +18,7 @@ from hwmatrix.cli.options import (
     Adapt,
     Architectures,
     BaseImage,
+    Batches,
     CacheLimit,
     Dtypes,
     Everything,
@@ -25,14 +26,17 @@ from hwmatrix.cli.options import (
     Generation,
     Isolating,
     IsolationChoice,
+    Lengths,
     Matrix,
     Models,
     Output,
     OwnSize,
     Suite,
     Targets,
+    Threads,
     Timing,
     Verbose,
+    axes,
     progress,
 )
 from hwmatrix.errors import ConfigError, Problem
@@ -57,6 +61,9 @@ def matrix_command(
     targets: Targets = None,
     architectures: Architectures = None,
     dtypes: Dtypes = None,
+    batches: Batches = None,
+    lengths: Lengths = None,
+    threads: Threads = None,
     size: OwnSize = None,
     everything: Everything = False,
     timing: Timing = None,
@@ -92,6 +99,8 @@ def matrix_command(
 
         hwmatrix matrix --suite all --targets cpu openvino
 
+        hwmatrix matrix --models bert --batch 1 8 32 --sequence-length 16 128 --threads 1 2
+
         hwmatrix matrix --resume
 
         hwmatrix matrix --stale --max-age 30
@@ -104,8 +113,8 @@ def matrix_command(
     with progress(verbose=verbose) as view:
         workshop = workshop_of(loaded, environment, base_image, view)
         if resume or stale:
-            changing = (models, suite, targets, architectures, dtypes, size, isolation, timing, generation, adapt)
-            _refuse_with_resume(*changing, everything=everything)
+            of_plan = (models, suite, targets, architectures, dtypes, batches, lengths, threads, size, isolation)
+            _refuse_with_resume(*of_plan, timing, generation, adapt, everything=everything)
             planned = resume_last(loaded, output, workshop, stale=stale)
         else:
             selection = select(
@@ -119,6 +128,7 @@ def matrix_command(
                 everything=everything,
                 timing=timing,
                 generation=generation,
+                axes=axes(batches, lengths, threads),
                 cache=workshop.cache_dir,
                 say=workshop.say,
             )
@@ -145,5 +155,5 @@ def _refuse_with_resume(*given: object, everything: bool) -> None:
     """Refuse options that would change the plan of a resumed run."""
     if everything or any(value not in (None, IsolationChoice.AUTO) for value in given):
         what = "the last run is continued as it was planned"
-        hint = "leave out options for models, targets, precisions, isolation, timing, generation, --adapt"
+        hint = "leave out options for models, targets, precisions, other settings, isolation, timing, generation, --adapt"
         raise ConfigError([Problem(where="--resume", what=what, hint=hint)])

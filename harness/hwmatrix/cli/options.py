@@ -14,7 +14,7 @@ import hwmatrix
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
-from hwmatrix.records import Size
+from hwmatrix.records import Axes, Size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -99,6 +99,23 @@ Dtypes = Annotated[
     list[str] | None,
     typer.Option("--dtypes", help="Only these precisions of the targets: --dtypes float32 bfloat16", metavar="D ..."),
 ]
+Batches = Annotated[
+    list[int] | None,
+    typer.Option("--batch", min=1, help="Batches to try, each as a cell: --batch 1 8 32. [default: matrix.yaml's]", metavar="N ..."),
+]
+Lengths = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--sequence-length",
+        min=1,
+        help="Sequence lengths in tokens, each as a cell: --sequence-length 16 128. [default: matrix.yaml's]",
+        metavar="N ...",
+    ),
+]
+Threads = Annotated[
+    list[int] | None,
+    typer.Option("--threads", min=1, help="Numbers of threads, each as a cell: --threads 1 2. [default: the targets']", metavar="N ..."),
+]
 Timing = Annotated[
     bool | None,
     typer.Option("--timing/--no-timing", help="Measure speed, or only whether models work. [default: as the suite says, else --timing]"),
@@ -141,6 +158,11 @@ def first_models(spec: MatrixSpec, priority: Priority | None) -> list[str]:
     """The models of the first suite of matrix.yaml, or all of them."""
     first = next(iter(spec.suites.values()))
     return list(first.models if priority is not Priority.ALL and isinstance(first.models, tuple) else spec.models)
+
+
+def axes(batches: Sequence[int] | None, lengths: Sequence[int] | None, threads: Sequence[int] | None) -> Axes:
+    """The settings that these options vary."""
+    return Axes(batch=tuple(batches or ()), sequence_length=tuple(lengths or ()), threads=tuple(threads or ()))
 
 
 def known(option: str, names: Sequence[str], allowed: Collection[str]) -> tuple[str, ...]:

@@ -17,16 +17,20 @@ from hwmatrix.app.selecting import select
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     Architectures,
+    Batches,
     Dtypes,
     Everything,
     Generation,
+    Lengths,
     Matrix,
     Models,
     Output,
     OwnSize,
     Suite,
     Targets,
+    Threads,
     Timing,
+    axes,
 )
 from hwmatrix.cli.tables import print_table
 from hwmatrix.host.github.job_matrix import job_matrices, write_step_outputs
@@ -54,6 +58,9 @@ def plan_command(
     targets: Targets = None,
     architectures: Architectures = None,
     dtypes: Dtypes = None,
+    batches: Batches = None,
+    lengths: Lengths = None,
+    threads: Threads = None,
     size: OwnSize = None,
     everything: Everything = False,
     timing: Timing = None,
@@ -85,6 +92,7 @@ def plan_command(
         everything=everything,
         timing=timing,
         generation=generation,
+        axes=axes(batches, lengths, threads),
         cache=environment.cache,
         say=functools.partial(typer.echo, err=True),
     )

@@ -77,7 +77,7 @@ def adapted(cell: CellPlan, change: Change) -> CellPlan:
 def round_of(plan: Plan, cells: Iterable[CellPlan]) -> Plan:
     """Make the plan of some changed cells. In it, a model with a smaller batch is a separate model with the same weights."""
     cells = tuple(cells)
-    models = {(cell.model, cell.size): _model(plan, cell) for cell in cells}
+    models = {cell.model_key: _model(plan, cell) for cell in cells}
     targets = {cell.target for cell in cells}
     return dataclasses.replace(
         plan,
@@ -103,7 +103,7 @@ def _name(model: str, batch: int) -> str:
 
 def _model(plan: Plan, cell: CellPlan) -> ModelPlan:
     assert cell.adaptation is not None  # noqa: S101 - only changed cells get here
-    model = plan.model(cell.adaptation.model, cell.size)
+    model = plan.model_of(plan.cell(cell.adaptation.of))
     batch = cell.adaptation.change.batch
     if batch is None:
         return model

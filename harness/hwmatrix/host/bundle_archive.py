@@ -17,13 +17,13 @@ from hwmatrix.models import bundle as bundles
 from hwmatrix.models import folder as folders
 from hwmatrix.models import onnx_export
 from hwmatrix.models.canary import canary_plans
-from hwmatrix.records import ModelPlan, Size
+from hwmatrix.records import key_of_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hwmatrix.host.run_folder import RunFolder
-    from hwmatrix.records import Plan
+    from hwmatrix.records import ModelKey, ModelPlan, Plan
 
 LIMITS: Final = Limits(file_bytes=32 * 2**30, total_bytes=128 * 2**30, files=200_000)
 """All types of transformers have about 20,000 files; the largest weights that one file can hold are those of a model in full size."""
@@ -51,7 +51,7 @@ def pack(folder: RunFolder, cache: Path, archive: Path) -> int:
     return len(keys)
 
 
-def unpack(archive: Path, folder: RunFolder, plan: Plan, cache: Path, *, limits: Limits = LIMITS) -> frozenset[tuple[str, Size]]:
+def unpack(archive: Path, folder: RunFolder, plan: Plan, cache: Path, *, limits: Limits = LIMITS) -> frozenset[ModelKey]:
     """Check an archive, and put its bundles and exports into the cache. Return the models of the plan that now have a bundle.
 
     Nothing of a rejected archive is put into the cache. Other bundles of the same models in the cache are replaced. The index
@@ -61,7 +61,7 @@ def unpack(archive: Path, folder: RunFolder, plan: Plan, cache: Path, *, limits:
         StoreError: the archive is not an archive, contains anything but what :func:`pack` writes, exceeds a limit, has wrong checksums, is
             from another run, or has a bundle that is damaged or not of a model of the plan. The message says which.
     """
-    models = {(model.name, model.size): model for model in (*canary_plans(), *plan.models)}
+    models = {model.key: model for model in (*canary_plans(), *plan.models)}
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache, prefix=".unpack-") as temporary:
@@ -73,7 +73,7 @@ def unpack(archive: Path, folder: RunFolder, plan: Plan, cache: Path, *, limits:
             if stray:
                 raise refused(archive, f"its index does not list the bundle {min(filter(None, stray))}")
             for entry in entries:
-                _check_model(archive, found[entry["key"]], models[entry["model"], Size(entry["size"])])
+                _check_model(archive, found[entry["key"]], models[key_of_entry(entry)])
             exports = list(_checked_exports(archive, into, found))
             for key in found:
                 with folders.locked(cache, key):
@@ -85,7 +85,7 @@ def unpack(archive: Path, folder: RunFolder, plan: Plan, cache: Path, *, limits:
             write_atomically(folder.bundles / INDEX, json.dumps(index, indent=1) + "\n")
     except OSError as error:
         raise StoreError(f"{cache}: cannot be written: {error}", advice="Free disk space, or set another HWMATRIX_CACHE.") from error
-    return frozenset((entry["model"], Size(entry["size"])) for entry in entries)
+    return frozenset(map(key_of_entry, entries))
 
 
 def _is_large(name: str) -> bool | None:
@@ -112,13 +112,13 @@ def _entries(index: Path) -> list[dict[str, Any]]:
     try:
         entries: list[dict[str, Any]] = json.loads(index.read_bytes())["bundles"]
         for entry in entries:
-            _, _, _ = str(entry["model"]), Size(entry["size"]), entry["key"]
+            _, _ = key_of_entry(entry), entry["key"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{index}: cannot be read: {error!r}", advice="Make the bundles again: hwmatrix bundles.") from error
     return entries
 
 
-def _checked_entries(archive: Path, into: Path, models: dict[tuple[str, Size], ModelPlan]) -> list[dict[str, Any]]:
+def _checked_entries(archive: Path, into: Path, models: dict[ModelKey, ModelPlan]) -> list[dict[str, Any]]:
     """The index's entries of bundles. Each must be of a model of the run, and every canary must have one."""
     if not (into / INDEX).is_file():
         raise refused(archive, f"it has no {INDEX}")
@@ -126,11 +126,11 @@ def _checked_entries(archive: Path, into: Path, models: dict[tuple[str, Size], M
         entries = [entry for entry in _entries(into / INDEX) if entry["key"] is not None]
     except StoreError as error:
         raise refused(archive, str(error)) from error
-    listed = {(entry["model"], Size(entry["size"])) for entry in entries}
-    unknown = sorted(f"{name} ({size.value})" for name, size in listed - models.keys())
+    listed = set(map(key_of_entry, entries))
+    unknown = sorted(f"{name} ({size.value}, batch {batch}, length {length})" for name, size, batch, length in listed - models.keys())
     if unknown:
         raise refused(archive, f"its index has models that the run does not have: {', '.join(unknown[:3])}")
-    lacking = [canary.name for canary in canary_plans() if (canary.name, canary.size) not in listed]
+    lacking = [canary.name for canary in canary_plans() if canary.key not in listed]
     if lacking:
         raise refused(archive, f"it lacks the bundle of {lacking[0]}")
     return entries

@@ -15,6 +15,7 @@ from hwmatrix.host.sharing import at_once
 from hwmatrix.models import onnx_export
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.factory.make import FACTORY
+from hwmatrix.records import key_of_entry
 from hwmatrix.records.backends import OnnxUse
 from hwmatrix.store.confined import opened
 from hwmatrix.store.reading import query
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.host.console import View
     from hwmatrix.host.run_order import RunOrder
-    from hwmatrix.records import CellPlan, ModelPlan
+    from hwmatrix.records import CellPlan, ModelKey, ModelPlan
 
 INDEX: Final = "bundles.json"
 _BUNDLES: Final = "bundles"
@@ -51,10 +52,10 @@ def make_bundles(order: RunOrder, models: Sequence[ModelPlan], view: View, *, to
         HwmatrixError: the job itself failed. A model whose bundle fails is only recorded.
     """
     models = [model for model in models if model.unbuildable is None]
-    limits = {(cell.model, cell.size): cell.limits for cell in order.plan.cells}
-    memory_mb = max(limits[model.name, model.size].memory_mb for model in models)
+    limits = {cell.model_key: cell.limits for cell in order.plan.cells}
+    memory_mb = max(limits[model.key].memory_mb for model in models)
     pieces = at_once(threads=1, memory_mb=memory_mb, cores=None, jobs=1)
-    order.folder.write_models(_BUNDLES, [(model.name, model.size.value) for model in models])
+    order.folder.write_models(_BUNDLES, [model.key for model in models])
     flags = ("--every-exporter",) if every_exporter else ()
     job = Job(
         target=order.reference,
@@ -94,8 +95,8 @@ def refused(order: RunOrder, cells: Mapping[str, Sequence[CellPlan]]) -> dict[st
     }
 
 
-def _may_ask(order: RunOrder, keys: Mapping[tuple[str, str], str | None], cell: CellPlan) -> bool:
-    key = keys.get((cell.model, cell.size.value))
+def _may_ask(order: RunOrder, keys: Mapping[ModelKey, str | None], cell: CellPlan) -> bool:
+    key = keys.get(cell.model_key)
     if key is None or cell.settings.new_tokens:
         return False
     return not all(onnx_export.is_kept(key, order.cache, exporter) for exporter in onnx_export.EXPORTERS)
@@ -113,11 +114,11 @@ def _stopped(order: RunOrder, targets: set[str]) -> set[str]:
     return found
 
 
-def _bundle_keys(index: Path) -> dict[tuple[str, str], str | None]:
+def _bundle_keys(index: Path) -> dict[ModelKey, str | None]:
     if not index.is_file():
         return {}
     try:
         entries = json.loads(index.read_text(encoding="utf-8"))["bundles"]
-        return {(entry["model"], entry["size"]): entry["key"] for entry in entries}
+        return {key_of_entry(entry): entry["key"] for entry in entries}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{index}: cannot be read: {error}", advice="Start a new run.") from error

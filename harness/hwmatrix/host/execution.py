@@ -100,7 +100,7 @@ class _Waves:
 
     def _to_make(self, wave: Wave) -> list[ModelPlan]:
         """The models of a wave whose bundles were not made elsewhere."""
-        return [model for model in wave.models if (model.name, model.size) not in self._order.handed_over]
+        return [model for model in wave.models if model.key not in self._order.handed_over]
 
     def _still_wanted(self, cells: dict[str, tuple[CellPlan, ...]]) -> dict[str, tuple[CellPlan, ...]]:
         """Select the cells of a wave to run: without targets whose shards cannot be written, and only stale ones if requested."""
@@ -113,9 +113,9 @@ class _Waves:
         again = refused(self._order, wave.cells)
         if not again:
             return
-        names = {(cell.model, cell.size) for cells in again.values() for cell in cells}
+        names = {cell.model_key for cells in again.values() for cell in cells}
         self._view.say(f"{', '.join(again)} rejected the first export of {len(names)} models: trying another")
-        models = [model for model in wave.models if (model.name, model.size) in names]
+        models = [model for model in wave.models if model.key in names]
         self._bundles += len(models) + len(canary_plans())
         self._make_bundles(self._order, models, every_exporter=True)
         self._run(again)
@@ -163,7 +163,7 @@ def _to_do(order: RunOrder, finished: set[str]) -> dict[str, tuple[CellPlan, ...
         cells = tuple(
             cell
             for cell in order.plan.cells
-            if cell.target == target.name and cell.key not in finished and order.plan.model(cell.model, cell.size).unbuildable is None
+            if cell.target == target.name and cell.key not in finished and order.plan.model_of(cell).unbuildable is None
         )
         if cells and target.unavailable is None:
             todo[target.name] = cells
@@ -194,7 +194,7 @@ def _to_do_anew(order: RunOrder, rule: StaleRule, todo: dict[str, tuple[CellPlan
 
 def _all_handed_over(order: RunOrder, todo: Mapping[str, Sequence[CellPlan]]) -> bool:
     """Whether every cell's bundle was made elsewhere."""
-    return bool(order.handed_over) and all((cell.model, cell.size) in order.handed_over for cells in todo.values() for cell in cells)
+    return bool(order.handed_over) and all(cell.model_key in order.handed_over for cells in todo.values() for cell in cells)
 
 
 def _prepare(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View) -> dict[str, HwmatrixError]:

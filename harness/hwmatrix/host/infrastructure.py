@@ -54,7 +54,7 @@ def record(
     error = ErrorRecord(type=error_type, severity=severity, message=message)
     with ShardWriter(shards, plan, identity) as shard:
         for cell in cells:
-            model = plan.model(cell.model, cell.size)
+            model = plan.model_of(cell)
             result = CellResult(
                 key=cell.key,
                 role=model.role if cell.adaptation is None else Role.ADAPTED,
@@ -73,6 +73,6 @@ def record(
                 error=error,
                 adaptation=cell.adaptation,
             )
-            command = cell_command(model, cell, plan.isolation, timing=plan.timing, measure_of=plan.measure_of)
+            command = cell_command(model, cell, plan)
             shard.add_cell(result, command=command)
         return shard.seal()

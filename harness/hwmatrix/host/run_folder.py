@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from hwmatrix.basics.files import write_atomically
 from hwmatrix.basics.processes import living, own_mark
 from hwmatrix.errors import ConfigError, Problem, StoreError
-from hwmatrix.records import Plan, plan_from_json, to_json
+from hwmatrix.records import ModelKey, Plan, plan_from_json, to_json
 from hwmatrix.store.shard import finished_cells, salvage, settled_cells
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ class RunFolder:
         """
         return self._write_list(f"cells-{target}", keys)
 
-    def write_models(self, name: str, models: list[tuple[str, str]]) -> Path:
-        """Write for the runner which models (names and sizes) to make bundles of. It finds the file beside the plan by ``name``.
+    def write_models(self, name: str, models: list[ModelKey]) -> Path:
+        """Write for the runner the keys of the models to make bundles of. It finds the file beside the plan by ``name``.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -166,7 +166,7 @@ class RunFolder:
             raise StoreError(f"{path}: cannot be read: {error}", advice="Start a new run without --resume.") from error
         return str(pattern)
 
-    def _write_list(self, name: str, content: list[str] | list[tuple[str, str]]) -> Path:
+    def _write_list(self, name: str, content: list[str] | list[ModelKey]) -> Path:
         path = self.path / f"{name}.json"
         with _writing(path):
             write_atomically(path, json.dumps(content))

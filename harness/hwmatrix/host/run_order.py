@@ -10,7 +10,7 @@ from hwmatrix.host.cache_limit import DEFAULT_GB
 from hwmatrix.host.executors import Executor
 from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.host.stale import StaleRule
-from hwmatrix.records import Plan, Size
+from hwmatrix.records import ModelKey, Plan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class RunOrder:
     """A run that is ready to start: its folder and plan, where it runs, and how many targets run at a time.
 
     ``stale`` says which verdicts to renew; without it, all existing ones stand. ``cache_limit_gb`` is the limit of the bundle cache between
-    the waves of a run, in GiB. ``handed_over`` are the models (name and size) whose bundles were made elsewhere and are in the cache.
+    the waves of a run, in GiB. ``handed_over`` are the keys of the models whose bundles were made elsewhere and are in the cache.
     """
 
     folder: RunFolder
@@ -29,7 +29,7 @@ class RunOrder:
     workers: int
     stale: StaleRule | None = None
     cache_limit_gb: float = DEFAULT_GB
-    handed_over: frozenset[tuple[str, Size]] = frozenset()
+    handed_over: frozenset[ModelKey] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,13 @@ import json
 from typing import TYPE_CHECKING
 
 from hwmatrix.errors import StoreError
+from hwmatrix.records import key_of_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from hwmatrix.records import CellPlan
+    from hwmatrix.records import CellPlan, ModelKey
     from hwmatrix.store.freshness import MadeWith
 
 
@@ -24,7 +25,7 @@ class StaleRule:
     max_age: dt.timedelta | None = None
 
 
-def bundle_digests(index: Path) -> dict[tuple[str, str], str | None]:
+def bundle_digests(index: Path) -> dict[ModelKey, str | None]:
     """Return the digest of every bundle in a run's index, by model and size; None if there is no bundle.
 
     Raises:
@@ -32,7 +33,7 @@ def bundle_digests(index: Path) -> dict[tuple[str, str], str | None]:
     """
     try:
         entries = json.loads(index.read_text(encoding="utf-8"))["bundles"]
-        return {(entry["model"], entry["size"]): entry["digest"] for entry in entries}
+        return {key_of_entry(entry): entry["digest"] for entry in entries}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{index}: cannot be read: {error}", advice="Start a new run.") from error
 
@@ -43,7 +44,7 @@ def stale(
     rule: StaleRule,
     *,
     images: Mapping[str, str | None],
-    bundles: Mapping[tuple[str, str], str | None],
+    bundles: Mapping[ModelKey, str | None],
     now: dt.datetime,
 ) -> dict[str, str]:
     """Return the cells with a stale verdict by key, and the reason. ``images`` are the digests by target that would be used now."""
@@ -52,7 +53,7 @@ def stale(
         last = made.get(cell.key)
         if last is None:
             continue
-        bundle = bundles.get((cell.model, cell.size.value))
+        bundle = bundles.get(cell.model_key)
         if last.image_digest != images.get(cell.target):
             found[cell.key] = "another image"
         elif last.bundle is not None and bundle != last.bundle:

@@ -11,7 +11,7 @@ from hwmatrix.records import CellPlan, ModelPlan
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hwmatrix.records import Plan, Size
+    from hwmatrix.records import Plan
 
 MODELS: Final = 256
 """The approximate number of models per wave. Each wave restarts every image (some ten seconds), and keeps its models' bundles
@@ -32,8 +32,8 @@ class Wave:
 
 def waves(plan: Plan, todo: Mapping[str, Sequence[CellPlan]]) -> list[Wave]:
     """Split the models that have cells to run into waves of equal size, in the plan's order. A few models are a single wave."""
-    needed = {(cell.model, cell.size) for cells in todo.values() for cell in cells}
-    chosen = [model for model in plan.models if (model.name, model.size) in needed]
+    needed = {cell.model_key for cells in todo.values() for cell in cells}
+    chosen = [model for model in plan.models if model.key in needed]
     count = max(1, round(len(chosen) / MODELS))
     ends = [len(chosen) * number // count for number in range(count + 1)]
     return [_wave(chosen, todo, ends, number) for number in range(1, count + 1)]
@@ -41,8 +41,8 @@ def waves(plan: Plan, todo: Mapping[str, Sequence[CellPlan]]) -> list[Wave]:
 
 def _wave(chosen: list[ModelPlan], todo: Mapping[str, Sequence[CellPlan]], ends: list[int], number: int) -> Wave:
     models = chosen[ends[number - 1] : ends[number]]
-    mine: set[tuple[str, Size]] = {(model.name, model.size) for model in models}
-    cells = {target: tuple(cell for cell in listed if (cell.model, cell.size) in mine) for target, listed in todo.items()}
+    mine = {model.key for model in models}
+    cells = {target: tuple(cell for cell in listed if cell.model_key in mine) for target, listed in todo.items()}
     return Wave(
         number=number,
         of=len(ends) - 1,

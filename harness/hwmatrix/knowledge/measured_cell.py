@@ -143,7 +143,7 @@ def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) ->
     packages = json.loads(row["reference_packages"] or "{}")
     others = [f"{other['dtype']} in {other['size']}: {other['status']}" for other in failing if other["cell_key"] != row["cell_key"]]
     return MeasuredCell(
-        model=plan.model(row["model"], Size(row["size"])),
+        model=plan.model_of(cell),
         target=plan.target(row["target"]),
         settings=settings,
         precision=f"{settings.dtype} ({row['precision']})"

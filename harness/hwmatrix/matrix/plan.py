@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.records import (
+    Axes,
     CellPlan,
     Dtype,
+    Family,
     Isolation,
     Limits,
     ModelPlan,
@@ -34,6 +36,7 @@ _FACTORY: Final = "factory"
 _RECIPE: Final = "recipe"
 _TRAINED: Final = "trained"
 """The ``weights`` in matrix.yaml of a recipe whose tiny model is trained."""
+_WITHOUT_TEXT: Final = frozenset({Family.VISION, Family.AUDIO, Family.VIDEO})
 _TINY_ONLY: Final = f"a model made from its type alone (weights: {_FACTORY}) is tiny"
 
 
@@ -42,8 +45,8 @@ class Selection:
     """The user's selection. If it is empty, the suite decides, on all targets.
 
     ``extra`` are models that matrix.yaml does not list (a hub id, a checkpoint folder), already inspected. ``types`` are models made from
-    transformers' model types alone; ``types_of`` is the version of transformers that has these types. ``timing`` and ``generation``
-    override the suite's.
+    transformers' model types alone; ``types_of`` is the version of transformers that has these types. ``timing``, ``generation`` and
+    ``axes`` override the suite's.
     """
 
     suite: str | None = None
@@ -56,6 +59,7 @@ class Selection:
     architectures: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     dtypes: tuple[Dtype, ...] = ()
+    axes: Axes = dataclasses.field(default_factory=Axes)
     size: Size | None = None
     everything: bool = False
 
@@ -115,19 +119,21 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     """Make the plan of a run.
 
     Raises:
-        ConfigError: the selection has names that are not in matrix.yaml, or two models with one name.
+        ConfigError: the selection has names that are not in matrix.yaml, two models with one name, or a setting to vary that no model has.
         NothingSelectedError: no cell is left.
     """
     check_selection(matrix, selection)
     models, targets = _chosen_models(matrix, selection), _chosen_targets(matrix, selection, facts)
     if _generation(matrix, selection):
         models = _generating(models, matrix.spec)
-    cells = _cells(models, targets, matrix, selection.dtypes)
+    axes = _axes(matrix, selection)
+    models = _varied(models, axes)
+    cells = _cells(models, targets, matrix, selection.dtypes, axes)
     if not cells:
         raise NothingSelectedError("no cell matches the selection", advice="Use fewer restrictions, or another --suite.")
     made = _plan(matrix, facts, targets=targets, models=models, cells=cells, suite=_timed_as(matrix, selection))
     whole = selection.types_of if _has_types(matrix, selection) and not selection.architectures else None
-    return dataclasses.replace(made, timing=_timing(matrix, selection), types_of=whole, dtypes=selection.dtypes)
+    return dataclasses.replace(made, timing=_timing(matrix, selection), types_of=whole, dtypes=selection.dtypes, axes=axes)
 
 
 def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), types_of: str | None = None) -> Plan:
@@ -146,7 +152,7 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
         model_plan(model.name, spec, model.size, line=matrix.lines.get(("models", model.name)))
         if model.name in spec.models
         else made.get((model.name, model.size), model)
-        for model in old.models
+        for model in {(model.name, model.size): model for model in old.models}.values()
         if model.name in spec.models or (model.name in still if model.weights == _FACTORY else model.name not in listed)
     )
     if old.types_of is not None:
@@ -165,30 +171,58 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
     )
     names = [target.name for target in old.targets if target.name in spec.targets]
     targets = tuple(_target_plan(name, spec.targets[name], matrix, facts) for name in names)
-    cells = _cells(models, targets, matrix, old.dtypes)
+    models = _varied(models, old.axes)
+    cells = _cells(models, targets, matrix, old.dtypes, old.axes)
     if not cells:
         raise NothingSelectedError("matrix.yaml no longer has any cell of the last run", advice="Start a new one without --stale.")
     whole = types_of if old.types_of is not None else None
     now = _plan(matrix, facts, targets=targets, models=models, cells=cells, suite=old.measure_of)
     withdrawn = {*(cell.key for cell in old.cells), *old.withdrawn} - {cell.key for cell in now.cells}
-    return dataclasses.replace(now, timing=old.timing, types_of=whole, dtypes=old.dtypes, withdrawn=tuple(sorted(withdrawn)))
+    kept = dataclasses.replace(now, timing=old.timing, types_of=whole, dtypes=old.dtypes, axes=old.axes)
+    return dataclasses.replace(kept, withdrawn=tuple(sorted(withdrawn)))
 
 
 def _cells(
-    models: tuple[ModelPlan, ...], targets: tuple[TargetPlan, ...], matrix: LoadedMatrix, dtypes: tuple[Dtype, ...]
+    models: tuple[ModelPlan, ...], targets: tuple[TargetPlan, ...], matrix: LoadedMatrix, dtypes: tuple[Dtype, ...], axes: Axes
 ) -> tuple[CellPlan, ...]:
-    """The cells of all models on all targets, in these precisions of each target; empty: in all.
+    """The cells of all models on all targets, in these precisions of each target (empty: in all), with each number of threads.
 
     A model that generates has two: one forward pass, then a prompt and the tokens that follow it.
     """
     return tuple(
-        _cell_plan(model, target, dtype, new_tokens, matrix)
+        _cell_plan(model, target, _settings(model, dtype, threads, new_tokens), matrix)
         for model in models
         for target in targets
         for dtype in matrix.spec.targets[target.name].dtypes
         if not dtypes or dtype in dtypes
+        for threads in axes.threads or (matrix.spec.targets[target.name].threads,)
         for new_tokens in ((0, model.new_tokens) if model.new_tokens and descriptor_of(target.backend).generates else (0,))
     )
+
+
+def _varied(models: tuple[ModelPlan, ...], axes: Axes) -> tuple[ModelPlan, ...]:
+    """Each model once for every combination of batch and sequence length. A model that takes no text has no sequence length to vary.
+
+    Raises:
+        ConfigError: none of them takes text, but the sequence length is to vary.
+    """
+    if axes.sequence_length and all(model.family in _WITHOUT_TEXT for model in models):
+        what = f"none of these models takes text: {', '.join(dict.fromkeys(model.name for model in models))}"
+        raise ConfigError([Problem(where="--sequence-length", what=what, hint="leave it out, or vary --batch")])
+    return tuple(
+        dataclasses.replace(model, batch=batch, sequence_length=length)
+        for model in models
+        for batch in axes.batch or (model.batch,)
+        for length in (axes.sequence_length if model.family not in _WITHOUT_TEXT else ()) or (model.sequence_length,)
+    )
+
+
+def _axes(matrix: LoadedMatrix, selection: Selection) -> Axes:
+    """The settings to vary: each as requested, or else as the suite says."""
+    suite = matrix.spec.suites.get(_timed_as(matrix, selection) or "")
+    of_suite = dataclasses.asdict(suite.settings) if suite is not None else {}
+    asked = {name: values for name, values in dataclasses.asdict(selection.axes).items() if values}
+    return Axes(**{name: tuple(sorted(set(values))) for name, values in (of_suite | asked).items()})
 
 
 def _generating(models: tuple[ModelPlan, ...], spec: MatrixSpec) -> tuple[ModelPlan, ...]:
@@ -401,15 +435,18 @@ def _target_plan(name: str, target: TargetSpec, matrix: LoadedMatrix, facts: Run
     )
 
 
-def _cell_plan(model: ModelPlan, target: TargetPlan, dtype: Dtype, new_tokens: int, matrix: LoadedMatrix) -> CellPlan:
-    threads, length = matrix.spec.targets[target.name].threads, model.sequence_length
-    settings = Settings(dtype=dtype, batch=model.batch, sequence_length=length, threads=threads, new_tokens=new_tokens)
-    generated = f"-n{new_tokens}" if new_tokens else ""
+def _settings(model: ModelPlan, dtype: Dtype, threads: int, new_tokens: int) -> Settings:
+    return Settings(dtype=dtype, batch=model.batch, sequence_length=model.sequence_length, threads=threads, new_tokens=new_tokens)
+
+
+def _cell_plan(model: ModelPlan, target: TargetPlan, settings: Settings, matrix: LoadedMatrix) -> CellPlan:
+    generated = f"-n{settings.new_tokens}" if settings.new_tokens else ""
+    varied = f"{settings.dtype.value}/b{settings.batch}-s{settings.sequence_length}-t{settings.threads}{generated}"
     defaults = matrix.spec.sizes[model.size]
     listed = matrix.spec.models.get(model.name)
     variant = listed.variant(model.size) if listed else None
     return CellPlan(
-        key=f"{model.name}/{model.size.value}/{target.name}/{dtype.value}/b{model.batch}-s{length}-t{threads}{generated}",
+        key=f"{model.name}/{model.size.value}/{target.name}/{varied}",
         model=model.name,
         size=model.size,
         target=target.name,

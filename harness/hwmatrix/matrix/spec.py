@@ -141,12 +141,21 @@ class PartialMeasureSpec:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class AxesSpec:
+    """The values of settings that a suite varies, as the options ``--batch``, ``--sequence-length`` and ``--threads`` do."""
+
+    batch: tuple[Positive, ...] = ()
+    sequence_length: tuple[Positive, ...] = ()
+    threads: tuple[Positive, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class SuiteSpec:
     """A named selection of models, in one size.
 
     ``models: all`` means every model that is listed; ``models: types`` adds a tiny model for every other model type of the installed
     transformers, made from the type alone. ``timing: false`` tests only whether models work, not how fast they are; ``generation: false``
-    runs only one forward pass; ``measure`` overrides keys of the matrix's.
+    runs only one forward pass; ``measure`` overrides keys of the matrix's; ``settings`` are varied.
     """
 
     size: Size = Size.TINY
@@ -154,6 +163,7 @@ class SuiteSpec:
     timing: bool = True
     generation: bool = True
     measure: PartialMeasureSpec = Field(default_factory=PartialMeasureSpec)
+    settings: AxesSpec = Field(default_factory=AxesSpec)
     description: str = ""
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 import shlex
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import pydantic
 
@@ -15,14 +15,23 @@ from hwmatrix.records.backends import OnnxUse, descriptor_of
 from hwmatrix.records.strict import STRICT
 from hwmatrix.records.vocabulary import Dtype, Execution, Family, Isolation, Role, Size
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 PLAN_SCHEMA: Final = "hwmatrix/plan/1"
 BUNDLE_SCHEMA: Final = "hwmatrix/bundle/6"
 _GENERATIVE: Final = re.compile(
     "(CausalLM|LMHeadModel|ConditionalGeneration|EncoderDecoderModel|GenerationDecoder|MTModel|SpeechToText|Text2Text)$"
 )
 """Matches the names of the transformers classes (5.23) that generate text."""
+_BATCH: Final = re.compile(r"/b(?P<batch>[0-9]+)-s[0-9]+-t[0-9]+")
+"""Matches the batch in the key of a cell."""
 TYPE_PREFIX: Final = "type:"
 """The prefix of a transformers model type whose name could also be another model's. Names in matrix.yaml have no colon."""
+
+
+ModelKey: TypeAlias = tuple[str, Size, int, int]
+"""What distinguishes the models of a plan, each of which has a bundle of its own: name, size, batch, sequence length."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,6 +121,11 @@ class ModelPlan:
     matrix_line: int | None = None
 
     @property
+    def key(self) -> ModelKey:
+        """What distinguishes it from the other models of a plan."""
+        return self.name, self.size, self.batch, self.sequence_length
+
+    @property
     def generative(self) -> bool:
         """Whether its class generates text, judged by its name: a plan is made without transformers."""
         return _GENERATIVE.search(self.model_class) is not None
@@ -160,6 +174,25 @@ class CellPlan:
     limits: Limits
     adaptation: Adaptation | None = None
 
+    @property
+    def model_key(self) -> ModelKey:
+        """The key of its model."""
+        return self.model, self.size, self.settings.batch, self.settings.sequence_length
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Axes:
+    """The values of settings that a run varies: each model has a cell for every combination. Empty: the one value of matrix.yaml."""
+
+    batch: tuple[Annotated[int, pydantic.Field(gt=0)], ...] = ()
+    sequence_length: tuple[Annotated[int, pydantic.Field(gt=0)], ...] = ()
+    threads: tuple[Annotated[int, pydantic.Field(gt=0)], ...] = ()
+
+    def flags(self, settings: Settings) -> str:
+        """The options of a command that ask for these values of the varied settings; empty, or beginning with a space."""
+        varied = (field.name for field in dataclasses.fields(self) if getattr(self, field.name))
+        return "".join(f" --{name.replace('_', '-')} {getattr(settings, name)}" for name in varied)
+
 
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,7 +203,7 @@ class Plan:
     are all in the plan; None: it has none or only some. ``measure_of`` is the suite that defines the rule ``measure``; None: the matrix
     does. ``dtypes`` are the precisions that were asked for; empty: all of each target. ``withdrawn`` are keys of cells that an earlier
     plan of this run had and this one has not: their results in shards no longer count. ``adapt`` says which changes are tried if a cell
-    fails; None: none.
+    fails; None: none. ``axes`` are the settings that were varied.
     """
 
     run_id: str
@@ -191,11 +224,16 @@ class Plan:
     dtypes: tuple[Dtype, ...] = ()
     withdrawn: tuple[str, ...] = ()
     adapt: AdaptRule | None = None
+    axes: Axes = dataclasses.field(default_factory=Axes)
     schema: str = PLAN_SCHEMA
 
-    def model(self, name: str, size: Size) -> ModelPlan:
+    def model_of(self, cell: CellPlan) -> ModelPlan:
         """Return the model of a cell."""
-        return self._models[name, size]
+        return self._models[cell.model_key]
+
+    def cell(self, key: str) -> CellPlan:
+        """Return the cell with this key."""
+        return self._cells[key]
 
     def isolation_of(self, target: str) -> Isolation:
         """Return the isolation of a target from the machine."""
@@ -206,26 +244,43 @@ class Plan:
         return self._targets[name]
 
     @functools.cached_property
-    def _models(self) -> dict[tuple[str, Size], ModelPlan]:
-        return {(model.name, model.size): model for model in self.models}
+    def _models(self) -> dict[ModelKey, ModelPlan]:
+        return {model.key: model for model in self.models}
+
+    @functools.cached_property
+    def _cells(self) -> dict[str, CellPlan]:
+        return {cell.key: cell for cell in self.cells}
 
     @functools.cached_property
     def _targets(self) -> dict[str, TargetPlan]:
         return {target.name: target for target in self.targets}
 
 
-def cell_command(model: ModelPlan, cell: CellPlan, isolation: Isolation, *, timing: bool = True, measure_of: str | None = None) -> str:
-    """Return the command that repeats a single cell. ``timing`` and ``measure_of`` are those of its plan.
+def key_of_entry(entry: Mapping[str, Any]) -> ModelKey:
+    """The key of the model that an entry of an index of bundles is about.
 
-    A retry with another precision is repeated by its failed cell: its target need not list that precision.
+    Raises:
+        KeyError: the entry lacks a part of it; ValueError or TypeError: a part is not valid.
     """
+    return str(entry["model"]), Size(entry["size"]), int(entry["batch"]), int(entry["sequence_length"])
+
+
+def cell_command(model: ModelPlan, cell: CellPlan, plan: Plan) -> str:
+    """Return the command that repeats a single cell of a plan.
+
+    A retry with another precision or batch is repeated by its failed cell: its target need not list that precision.
+    """
+    isolation = plan.isolation.value
     if model.batch_asked:
         tested = f"--model {shlex.quote(model.selector or model.name)} --size {cell.size.value} --device {cell.target}"
-        return f"hwmatrix test {tested} --batch-size {cell.settings.batch} --isolation {isolation.value} --no-fallback"
+        return f"hwmatrix test {tested} --batch-size {cell.settings.batch} --isolation {isolation} --no-fallback"
     selected = f"--models {shlex.quote(model.selector or model.name)} --size {cell.size.value} --targets {cell.target}"
+    settings = cell.settings
     if cell.adaptation is None:
-        selected += f" --dtypes {cell.settings.dtype.value}"
+        selected += f" --dtypes {settings.dtype.value}"
+    elif (batch := _BATCH.search(cell.adaptation.of)) is not None:
+        settings = dataclasses.replace(settings, batch=int(batch["batch"]))
     by_name = model.matrix_line is not None or model.weights == "factory"  # any other selector would be added to the whole suite
-    own_rule = f" --suite {shlex.quote(measure_of)} --timing" if measure_of is not None and by_name else ""
-    timed = own_rule if timing else " --no-timing"
-    return f"nox -s matrix -- {selected} --isolation {isolation.value}{timed}"
+    own_rule = f" --suite {shlex.quote(plan.measure_of)} --timing" if plan.measure_of is not None and by_name else ""
+    timed = own_rule if plan.timing else " --no-timing"
+    return f"nox -s matrix -- {selected}{plan.axes.flags(settings)} --isolation {isolation}{timed}"

@@ -85,7 +85,7 @@ def _bundles(arguments: argparse.Namespace) -> None:
 
     plan = _plan(arguments.plan)
     listed = _listed(arguments.plan, "models", arguments.models)
-    models = frozenset((name, Size(size)) for name, size in listed) if listed is not None else None
+    models = frozenset((name, Size(size), batch, length) for name, size, batch, length in listed) if listed is not None else None
     order = BundleOrder(
         plan=plan,
         cache=arguments.cache,

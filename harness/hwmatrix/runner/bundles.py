@@ -16,7 +16,7 @@ from hwmatrix.basics.files import write_atomically
 from hwmatrix.errors import CellFailure
 from hwmatrix.models.bundle import bundle_key, find_or_build
 from hwmatrix.models.canary import canary_plans
-from hwmatrix.records import Limits, ModelPlan, Plan, Role, Size
+from hwmatrix.records import Limits, ModelKey, ModelPlan, Plan, Role, Size
 from hwmatrix.runner import exports
 from hwmatrix.runner.crew import Crew, Done, at_once
 from hwmatrix.runner.endings import describe, load
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 INDEX: Final = "bundles.json"
-INDEX_SCHEMA: Final = "hwmatrix/bundle-index/1"
+INDEX_SCHEMA: Final = "hwmatrix/bundle-index/2"
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
 _TRIES: Final = 5
 """Steps that each get a model's time limit in turn: its bundle, each of two exporters, and each of two exports that generate."""
@@ -42,11 +42,18 @@ class BundleEntry:
 
     model: str
     size: Size
+    batch: int
+    sequence_length: int
     key: str | None = None
     digest: str | None = None
     error_type: str | None = None
     message: str | None = None
     traceback: str | None = None
+
+    @property
+    def model_key(self) -> ModelKey:
+        """The key of its model."""
+        return self.model, self.size, self.batch, self.sequence_length
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,14 +67,14 @@ class BundleOrder:
     plan: Plan
     cache: Path
     out: Path
-    models: frozenset[tuple[str, Size]] | None = None
+    models: frozenset[ModelKey] | None = None
     every_exporter: bool = False
     at_once: int = 1
 
     @property
     def chosen(self) -> list[ModelPlan]:
         """The canaries, and the models to build."""
-        wanted = [model for model in self.plan.models if self.models is None or (model.name, model.size) in self.models]
+        wanted = [model for model in self.plan.models if self.models is None or model.key in self.models]
         return [*canary_plans(), *(model for model in wanted if model.unbuildable is None)]
 
 
@@ -92,7 +99,7 @@ def _exports_of(order: BundleOrder) -> Callable[[ModelPlan], exports.Wanted]:
     every = order.every_exporter or exports.chosen_between(order.plan)
 
     def of(model: ModelPlan) -> exports.Wanted:
-        names = generation.get((model.name, model.size), ()) if model.role is Role.MODEL else ()
+        names = generation.get(model.key, ()) if model.role is Role.MODEL else ()
         return exports.Wanted(forward=exports.needed(model, forward), every=every, generation=names)
 
     return of
@@ -105,7 +112,7 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
     unfinished bundle or export is retried once after all others; the outcome of the retry counts.
     """
     plan = order.plan
-    limits = {(cell.model, cell.size): cell.limits for cell in plan.cells}
+    limits = {cell.model_key: cell.limits for cell in plan.cells}
     models = order.chosen
     found: dict[int, BundleEntry] = {}
     wanted = _exports_of(order)
@@ -133,8 +140,8 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
     return entries
 
 
-def _limit_of(model: ModelPlan, limits: dict[tuple[str, Size], Limits]) -> Limits:
-    return limits.get((model.name, model.size), _CANARY_LIMITS)
+def _limit_of(model: ModelPlan, limits: dict[ModelKey, Limits]) -> Limits:
+    return limits.get(model.key, _CANARY_LIMITS)
 
 
 def _build_and_export(
@@ -168,7 +175,7 @@ def _index_entry(model: ModelPlan, done: Done, *, again: bool = False) -> Bundle
     """The index entry of a finished model, also sent to the host. If the worker died, nothing that it built is trusted."""
     if done.answer is None:
         message = f"the bundle was not built: the worker that did it {done.problem}{exports.AGAIN if again else ''}; {load()}"
-        entry = BundleEntry(model=model.name, size=model.size, error_type=_UNFINISHED, message=message)
+        entry = _entry_of(model, error_type=_UNFINISHED, message=message)
     else:
         entry = _read_entry(done.answer["entry"])
     emit("bundle", model=model.name, size=model.size.value, ok=entry.key is not None, message=entry.message)
@@ -179,20 +186,24 @@ def _index_entry(model: ModelPlan, done: Done, *, again: bool = False) -> Bundle
 
 def _write_index(path: Path, entries: list[BundleEntry]) -> None:
     """Add entries to the index. They replace those of the same models; all others stay."""
-    index = (read_index(path) if path.is_file() else {}) | {(entry.model, entry.size): entry for entry in entries}
+    index = (read_index(path) if path.is_file() else {}) | {entry.model_key: entry for entry in entries}
     written = {"schema": INDEX_SCHEMA, "bundles": [dataclasses.asdict(entry) for entry in index.values()]}
     write_atomically(path, json.dumps(written, indent=1) + "\n")
 
 
-def read_index(path: Path) -> dict[tuple[str, Size], BundleEntry]:
-    """The index that :func:`build_all` wrote, by model and size."""
+def read_index(path: Path) -> dict[ModelKey, BundleEntry]:
+    """The index that :func:`build_all` wrote, by the keys of the models."""
     data = json.loads(path.read_text(encoding="utf-8"))
     entries = [_read_entry(entry) for entry in data["bundles"]]
-    return {(entry.model, entry.size): entry for entry in entries}
+    return {entry.model_key: entry for entry in entries}
 
 
 def _read_entry(entry: dict[str, Any]) -> BundleEntry:
     return BundleEntry(**(entry | {"size": Size(entry["size"])}))
+
+
+def _entry_of(model: ModelPlan, **found: Any) -> BundleEntry:
+    return BundleEntry(model=model.name, size=model.size, batch=model.batch, sequence_length=model.sequence_length, **found)
 
 
 def _build(model: ModelPlan, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:
@@ -210,11 +221,11 @@ def _entry_of_end(model: ModelPlan, end: End, limits: Limits, *, again: bool) ->
     try:
         if end.messages and end.refused is None:
             told = read(BundleTold, end.messages[-1], len(end.messages))
-            return BundleEntry(model=model.name, size=model.size, **dataclasses.asdict(told))
+            return _entry_of(model, **dataclasses.asdict(told))
         why = describe(end, limits)
         if end.timed_out or end.oom_killed:
             kind, why = _UNFINISHED, f"{why}{exports.AGAIN if again else ''}; {load()}"
     except BadMessageError as error:
         why = f"the process sent an invalid message: {error}"
     message = f"the bundle was not built: {why}"
-    return BundleEntry(model=model.name, size=model.size, error_type=kind, message=message, traceback=end.log or None)
+    return _entry_of(model, error_type=kind, message=message, traceback=end.log or None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.errors import CellFailure
 from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import verify
-from hwmatrix.records import Limits, ModelPlan, Plan, Role, Size
+from hwmatrix.records import Limits, ModelKey, ModelPlan, Plan, Role
 from hwmatrix.records.backends import OnnxUse
 from hwmatrix.runner.endings import describe, load
 from hwmatrix.runner.forked import run_forked
@@ -23,20 +23,20 @@ AGAIN: Final = ", both in parallel with other work and alone"
 """Added to the message when the retry ended like the first attempt."""
 
 
-def wanted(plan: Plan) -> set[tuple[str, Size]]:
+def wanted(plan: Plan) -> set[ModelKey]:
     """The models that the plan's available targets execute as ONNX."""
     targets = {target.name for target in plan.targets if target.onnx_use is not OnnxUse.NONE and target.unavailable is None}
-    return {(cell.model, cell.size) for cell in plan.cells if cell.target in targets}
+    return {cell.model_key for cell in plan.cells if cell.target in targets}
 
 
-def wanted_to_generate(plan: Plan) -> dict[tuple[str, Size], tuple[str, ...]]:
+def wanted_to_generate(plan: Plan) -> dict[ModelKey, tuple[str, ...]]:
     """The exports with which the plan's available targets generate, by model."""
     exports = {target.name: target.generation_export for target in plan.targets if target.unavailable is None}
-    found: dict[tuple[str, Size], dict[str, None]] = {}
+    found: dict[ModelKey, dict[str, None]] = {}
     for cell in plan.cells:
         export = exports.get(cell.target)
         if export is not None and cell.settings.new_tokens:
-            found.setdefault((cell.model, cell.size), {})[export] = None
+            found.setdefault(cell.model_key, {})[export] = None
     return {model: tuple(names) for model, names in found.items()}
 
 
@@ -45,9 +45,9 @@ def chosen_between(plan: Plan) -> bool:
     return any(target.onnx_use is OnnxUse.BEST and target.unavailable is None for target in plan.targets)
 
 
-def needed(model: ModelPlan, models: set[tuple[str, Size]]) -> bool:
+def needed(model: ModelPlan, models: set[ModelKey]) -> bool:
     """Whether this model needs an export. Canaries run on every target, so they need one if any model does."""
-    return bool(models) if model.role is not Role.MODEL else (model.name, model.size) in models
+    return bool(models) if model.role is not Role.MODEL else model.key in models
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -28,11 +28,11 @@ from hwmatrix.records import (
     Execution,
     Limits,
     MeasureRule,
+    ModelKey,
     ModelPlan,
     Plan,
     Role,
     Settings,
-    Size,
     Stage,
     Status,
     TargetPlan,
@@ -75,7 +75,7 @@ class ShardOrder:
     plan: Plan
     target: TargetPlan
     cells: tuple[CellPlan, ...]
-    bundles: dict[tuple[str, Size], BundleEntry]
+    bundles: dict[ModelKey, BundleEntry]
     cache: Path
     out: Path
     host: str
@@ -91,7 +91,7 @@ def run_shard(order: ShardOrder) -> Path:
         StoreError: the shard cannot be written. Finished cells are kept in the partial file.
     """
     begin = time.perf_counter()
-    preload(order.target.backend, [order.plan.model(cell.model, cell.size) for cell in order.cells])
+    preload(order.target.backend, [order.plan.model_of(cell) for cell in order.cells])
     warm_up_ms = (time.perf_counter() - begin) * 1000
     identity = shard_identity(order, descriptor_of(order.target.backend).packages, warm_up_ms=warm_up_ms)
     service = target_class(order.target.backend).service(order.target.options)
@@ -141,7 +141,7 @@ class _CellWork:
             address = self._keeper.address()
         except UnavailableError as failure:
             return {_UNAVAILABLE: str(failure), "error_type": failure.error_type}
-        end = _run(self._order, cell, self._order.plan.model(cell.model, cell.size), service=address, closing=closing)
+        end = _run(self._order, cell, self._order.plan.model_of(cell), service=address, closing=closing)
         return dataclasses.asdict(end)
 
     def end(self) -> None:
@@ -156,7 +156,7 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
         cell=cell,
         model=model,
         target=_adapted(order.target, cell),
-        bundle=order.cache / str(order.bundles[model.name, model.size].key),
+        bundle=order.cache / str(order.bundles[model.key].key),
         rule=rule if order.plan.timing else None,
         tolerances=order.plan.tolerances,
         service=service,
@@ -216,7 +216,7 @@ class _Cells:
 
     def run_all(self, crew: Crew | None, *, canaries_failed: str | None) -> None:
         """Run all cells of the order: by the crew, or one after the other."""
-        models = [self._order.plan.model(cell.model, cell.size) for cell in self._order.cells]
+        models = [self._order.plan.model_of(cell) for cell in self._order.cells]
         pairs = list(zip(self._order.cells, models, strict=True))
         if crew is None:
             for cell, model in pairs:
@@ -249,7 +249,7 @@ class _Cells:
 
     def _keep(self, result: CellResult, cell: CellPlan, model: ModelPlan) -> None:
         plan = self._order.plan
-        command = cell_command(model, cell, plan.isolation, timing=plan.timing, measure_of=plan.measure_of)
+        command = cell_command(model, cell, plan)
         self._shard.add_cell(result, command=command)
         emit(
             "cell",
@@ -264,7 +264,7 @@ class _Cells:
 
     def _result_without_run(self, cell: CellPlan, model: ModelPlan, started_at: str, canaries_failed: str | None) -> CellResult | None:
         """The result of a cell that cannot run, since its bundle is missing or the canaries failed; None if it can."""
-        entry = self._order.bundles.get((model.name, model.size))
+        entry = self._order.bundles.get(model.key)
         log = entry.traceback if entry else None
         if entry is None or entry.key is None:
             status, stage = Status.FACTORY_ERROR, Stage.BUILD

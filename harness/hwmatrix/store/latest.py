@@ -242,13 +242,13 @@ def _kept_keys(connection: duckdb.DuckDBPyConnection, run_id: str) -> set[str]:
 def _restricted_to(plan: Plan, keys: set[str]) -> Plan:
     """A plan with only these of its cells, their models and their targets, in the order of :func:`in_order`."""
     cells = tuple(cell for cell in plan.cells if cell.key in keys)
-    models = {(cell.model, cell.size) for cell in cells}
+    models = {cell.model_key for cell in cells}
     targets = {cell.target for cell in cells}
     return in_order(
         dataclasses.replace(
             plan,
             cells=cells,
-            models=tuple(model for model in plan.models if model.role is not Role.MODEL or (model.name, model.size) in models),
+            models=tuple(model for model in plan.models if model.role is not Role.MODEL or model.key in models),
             targets=tuple(target for target in plan.targets if target.name in targets or not plan.cells),
             withdrawn=(),
         )

@@ -39,7 +39,7 @@ def united(plans: Sequence[tuple[str, Plan]]) -> Plan:
     if all(plan == first for _, plan in others):
         return first
     _join("the run", [(place, first.run_id, _rules(plan)) for place, plan in plans], lambda rules: rules[0])
-    models = _join("model", [(place, (each.name, each.size), each) for place, plan in plans for each in plan.models], _best_model)
+    models = _join("model", [(place, each.key, each) for place, plan in plans for each in plan.models], _best_model)
     targets = _join("target", [(place, each.name, each) for place, plan in plans for each in plan.targets], _best_target)
     cells = _join("cell", [(place, each.key, each) for place, plan in plans for each in plan.cells], lambda found: found[0])
     withdrawn = {key for _, plan in plans for key in plan.withdrawn} - {cell.key for cell in cells}
@@ -51,14 +51,19 @@ def united(plans: Sequence[tuple[str, Plan]]) -> Plan:
 
 def in_order(plan: Plan) -> Plan:
     """A plan with its models and targets in the order of matrix.yaml, and its cells ordered by these."""
-    models = sorted(plan.models, key=lambda model: (model.matrix_line is None, model.matrix_line, model.name, list(Size).index(model.size)))
+
+    def line_of(model: ModelPlan) -> tuple[bool, int, str, int, int, int]:
+        name, size, batch, length = model.key
+        return model.matrix_line is None, model.matrix_line or 0, name, list(Size).index(size), batch, length
+
+    models = sorted(plan.models, key=line_of)
     targets = sorted(plan.targets, key=lambda target: (target.matrix_line is None, target.matrix_line, target.name))
-    of_model = {(model.name, model.size): number for number, model in enumerate(models)}
+    of_model = {model.key: number for number, model in enumerate(models)}
     of_target = {target.name: number for number, target in enumerate(targets)}
 
     def place_of(cell: CellPlan) -> tuple[int, int, int, str]:
         precision = list(Dtype).index(cell.settings.dtype)
-        return of_model.get((cell.model, cell.size), -1), of_target.get(cell.target, -1), precision, cell.key
+        return of_model.get(cell.model_key, -1), of_target.get(cell.target, -1), precision, cell.key
 
     return dataclasses.replace(plan, models=tuple(models), targets=tuple(targets), cells=tuple(sorted(plan.cells, key=place_of)))
 
@@ -127,10 +132,17 @@ def _join(kind: str, found: Sequence[tuple[str, Hashable, Part]], join: Callable
             for field, value in _facts(part):
                 other, before = seen.setdefault(field, (place, value))
                 if before != value:
-                    title = " ".join(name) if isinstance(name, tuple) else name
-                    what = f"{kind} {title}: {field} is {before!r} in the one and {value!r} in the other"
+                    what = f"{kind} {_title(name)}: {field} is {before!r} in the one and {value!r} in the other"
                     raise StoreError(f"{other} and {place} contradict each other: {what}", advice=_ADVICE)
     return [join([part for _, part in parts]) for parts in by_name.values()]
+
+
+def _title(name: Hashable) -> str:
+    """The name of a part; of a model, its key in words."""
+    if not isinstance(name, tuple):
+        return str(name)
+    model, size, batch, length = name
+    return f"{model} ({size}, batch {batch}, length {length})"
 
 
 def _facts(part: Any) -> list[tuple[str, Any]]:
@@ -165,7 +177,7 @@ def _rows(plan: Plan) -> list[dict[str, Any]]:
     rows = []
     for position, cell in enumerate(plan.cells):
         try:
-            model, target = plan.model(cell.model, cell.size), plan.target(cell.target)
+            model, target = plan.model_of(cell), plan.target(cell.target)
         except KeyError as error:
             what = f"the plan of run {plan.run_id} has the cell {cell.key}, but no model or target {error}"
             raise StoreError(what, advice="The plan was changed by hand, or damaged: run it again.") from error

@@ -67,6 +67,8 @@ def cells(project: Path) -> dict[str, str]:
         ("matrix --models=a --all", "matrix --models=a --all"),
         ("merge one two --database d", "merge one two --database d"),
         ("matrix --models a -v", "matrix --models a -v"),
+        ("matrix --batch 1 8 --threads 1 2", "matrix --batch 1 --batch 8 --threads 1 --threads 2"),
+        ("fit --batch 8 bert", "fit --batch 8 bert"),
         ("types --compare", "types --compare newest"),
         ("types --compare --format json", "types --compare newest --format json"),
         ("types a --compare 5.23.0", "types a --compare 5.23.0"),
@@ -171,7 +173,7 @@ def test_stale_cells_are_run_with_the_current_matrix_yaml(
 ) -> None:
     assert hwmatrix("matrix") == 0
     (folder,) = (project / "reports" / "latest" / "runs").iterdir()
-    index = '{"bundles": [{"model": "bert", "size": "tiny", "digest": "other"}]}'
+    index = json.dumps({"bundles": [{"model": "bert", "size": "tiny", "batch": 1, "sequence_length": 16, "digest": "other"}]})
     (folder / "bundles" / "bundles.json").write_text(index, encoding="utf-8")
     text = MATRIX.replace("  vit: {family: vision, architecture: vit, class: ViTModel}\n", "")
     text = text.replace("bert-base-uncased}", "bert-base-uncased, tiny: {config: {hidden_size: 48}}}")
@@ -286,7 +288,8 @@ def test_merging_and_reporting_again(project: Path, executor: FakeExecutor, caps
 
 def test_stale_cells_are_run_again(executor: FakeExecutor, project: Path) -> None:
     assert hwmatrix("matrix") == 0
-    index = '{"bundles": [{"model": "bert", "size": "tiny", "digest": "other"}, {"model": "vit", "size": "tiny", "digest": "other"}]}'
+    tiny = {"size": "tiny", "batch": 1, "sequence_length": 16, "digest": "other"}
+    index = json.dumps({"bundles": [{"model": name, **tiny} for name in ("bert", "vit")]})
     (folder,) = (project / "reports" / "latest" / "runs").iterdir()
     (folder / "bundles" / "bundles.json").write_text(index, encoding="utf-8")
     first = len(executor.ran)

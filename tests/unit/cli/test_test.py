@@ -72,7 +72,7 @@ class ScriptedExecutor(FakeExecutor):
             kind = {Status.OOM: "memory_pressure"}.get(status, "unmatched")
             changes["error"] = dataclasses.replace(changes["error"], type=kind, message=message)
         result = make.result(cell, started_at=utc_now(), **changes)
-        shard.add_cell(result, command=cell_command(plan.model(cell.model, cell.size), cell, plan.isolation))
+        shard.add_cell(result, command=cell_command(plan.model_of(cell), cell, plan))
         self.ran.append(cell.key)
 
 

@@ -114,7 +114,7 @@ def test_after_a_failed_precision_the_next_in_the_list_is_tried(tmp_path: Path) 
 def test_a_cell_that_generates_has_no_other_export(tmp_path: Path, new_tokens: int, tried: list[str]) -> None:
     key = "bert/tiny/openvino"
     made = planned()
-    settings = dataclasses.replace(make.SETTINGS, new_tokens=new_tokens)
+    settings = dataclasses.replace(made.cells[0].settings, new_tokens=new_tokens)
     cells = tuple(dataclasses.replace(cell, settings=settings) for cell in make.plan(models=("bert",), targets=("openvino",)).cells)
     plan = dataclasses.replace(made, cells=cells, targets=(*made.targets, make.target_plan("openvino")))
     wrong = make.failure(Status.MISMATCH) | {"method": "transformers OpenVINO exporter"}

@@ -25,13 +25,12 @@ from hwmatrix.host.run_order import RunOrder, RunOutcome
 from hwmatrix.host.sharing import core_sets
 from hwmatrix.host.stale import StaleRule, bundle_digests
 from hwmatrix.host.target_jobs import TargetWork, run_on_targets
-from hwmatrix.records import Size
 from hwmatrix.store.merge import merge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hwmatrix.records import Plan
+    from hwmatrix.records import ModelKey, Plan
 
 PLAN = make.plan()
 
@@ -47,7 +46,7 @@ class Scene:
         return RunFolder.create(self.tmp / "out", plan)
 
     def run(
-        self, folder: RunFolder, executor: FakeExecutor, workers: int = 1, handed_over: frozenset[tuple[str, Size]] = frozenset()
+        self, folder: RunFolder, executor: FakeExecutor, workers: int = 1, handed_over: frozenset[ModelKey] = frozenset()
     ) -> RunOutcome:
         order = RunOrder(
             folder=folder,
@@ -140,7 +139,7 @@ def test_the_reference_image_is_built_even_if_it_is_no_target(scene: Scene) -> N
 def test_with_all_bundles_from_elsewhere_no_reference_image_is_needed(scene: Scene) -> None:
     executor = FakeExecutor(broken_images=frozenset({"cpu"}))
     folder = scene.begin(make.plan(targets=("openvino",)))
-    outcome = scene.run(folder, executor, handed_over=frozenset({("bert", Size.TINY), ("gpt2", Size.TINY)}))
+    outcome = scene.run(folder, executor, handed_over=frozenset({make.model_plan("bert").key, make.model_plan("gpt2").key}))
     assert outcome.failed == {}
     assert executor.prepared == [("openvino",)]
     assert [(job.target, job.work) for job in executor.jobs] == [("openvino", "run")]
@@ -150,10 +149,10 @@ def test_with_all_bundles_from_elsewhere_no_reference_image_is_needed(scene: Sce
 def test_a_bundle_that_was_not_made_elsewhere_is_made_here(scene: Scene) -> None:
     executor = FakeExecutor()
     folder = scene.begin(make.plan(targets=("openvino",)))
-    scene.run(folder, executor, handed_over=frozenset({("bert", Size.TINY)}))
+    scene.run(folder, executor, handed_over=frozenset({make.model_plan("bert").key}))
     assert executor.prepared == [("cpu", "openvino")]
     assert [(job.target, job.work) for job in executor.jobs] == [("cpu", "bundles"), ("openvino", "run")]
-    assert json.loads((folder.path / "models-bundles.json").read_bytes()) == [["gpt2", "tiny"]]
+    assert json.loads((folder.path / "models-bundles.json").read_bytes()) == [["gpt2", "tiny", 1, 16]]
 
 
 @pytest.mark.parametrize("oom_killed", [False, True])
@@ -403,7 +402,10 @@ def rerun(
     scene: Scene, folder: RunFolder, *, digest: str = "0" * 64, bundle: str = "cd" * 32, max_age: dt.timedelta | None = None
 ) -> list[str]:
     """The cells that a run with ``--stale`` executes, given these images and bundles."""
-    index = {"schema": "hwmatrix/bundle-index/1", "bundles": [{"model": m.name, "size": "tiny", "digest": bundle} for m in PLAN.models]}
+    entries = [
+        {"model": m.name, "size": "tiny", "batch": m.batch, "sequence_length": m.sequence_length, "digest": bundle} for m in PLAN.models
+    ]
+    index = {"schema": "hwmatrix/bundle-index/2", "bundles": entries}
     (folder.bundles / "bundles.json").write_text(json.dumps(index), encoding="utf-8")
     executor = FakeExecutor()
     executor.identity = lambda target: (f"hwmatrix/{target}:0.1.0", f"sha256:{digest}")  # type: ignore[method-assign]

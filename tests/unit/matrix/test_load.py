@@ -121,7 +121,10 @@ def test_an_unknown_key_is_reported_with_its_line_and_the_closest_key(tmp_path: 
         (
             "default: {models: all}",
             "default:",
-            "matrix.yaml:15: suites.default is None (a mapping belongs here: size, models, timing, generation, measure, description)",
+            (
+                "matrix.yaml:15: suites.default is None "
+                "(a mapping belongs here: size, models, timing, generation, measure, settings, description)"
+            ),
         ),
         ("models: all", "models: al", "matrix.yaml:15: suites.default.models is 'al' (allowed: 'all' or 'types', or a list)"),
         ("models: all", "models: [bert, 3]", "matrix.yaml:15: suites.default.models.1: input should be a valid string (it is 3)"),

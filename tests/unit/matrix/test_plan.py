@@ -9,7 +9,7 @@ import pytest
 from hwmatrix.errors import ConfigError, NothingSelectedError
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan, replan
-from hwmatrix.records import Dtype, Execution, Isolation, Limits, Plan, Size, plan_from_json, to_json
+from hwmatrix.records import Axes, Dtype, Execution, Isolation, Limits, Plan, Size, plan_from_json, to_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +97,41 @@ def test_chosen_precisions(matrix: LoadedMatrix) -> None:
     assert [cell.key for cell in replan(matrix, plan).cells] == ["bert/tiny/gpu/float16/b1-s16-t1"]
     with pytest.raises(ConfigError, match=r"--dtypes: no selected target is tested in float16 \(did you mean 'float32'"):
         make_plan(matrix, Selection(targets=("cpu",), dtypes=(Dtype.FLOAT16,)), FACTS)
+
+
+def test_varied_settings_give_a_cell_for_every_combination(matrix: LoadedMatrix) -> None:
+    axes = Axes(batch=(8, 1, 8), sequence_length=(16, 128), threads=(1, 2))
+    plan = make_plan(matrix, Selection(models=("vit", "bert"), targets=("cpu",), axes=axes), FACTS)
+    assert plan.axes == Axes(batch=(1, 8), sequence_length=(16, 128), threads=(1, 2))
+    assert [cell.key for cell in plan.cells] == [
+        f"{model}/tiny/cpu/float32/b{batch}-s{length}-t{threads}"
+        for model, batch, length in (
+            *(("vit", batch, 16) for batch in (1, 8)),  # it takes no text
+            *(("bert", batch, length) for batch in (1, 8) for length in (16, 128)),
+        )
+        for threads in (1, 2)
+    ]
+    for cell in plan.cells:
+        model = plan.model_of(cell)
+        assert (model.name, model.batch, model.sequence_length) == (cell.model, cell.settings.batch, cell.settings.sequence_length)
+    assert plan_from_json(to_json(plan), where="plan.json") == plan
+    assert replan(matrix, plan) == plan
+
+
+def test_a_suite_varies_settings_unless_an_option_does(tmp_path: Path) -> None:
+    text = TEXT.replace("speed: {", "speed: {settings: {batch: [1, 4], threads: [1]}, ")
+    (tmp_path / "matrix.yaml").write_text(text, encoding="utf-8")
+    matrix = load(tmp_path / "matrix.yaml")
+    assert make_plan(matrix, Selection(suite="speed"), FACTS).axes == Axes(batch=(1, 4), threads=(1,))
+    own = make_plan(matrix, Selection(suite="speed", axes=Axes(batch=(2,))), FACTS)
+    assert own.axes == Axes(batch=(2,), threads=(1,))
+    assert {cell.settings.batch for cell in own.cells} == {2}
+    assert make_plan(matrix, Selection(), FACTS).axes == Axes()
+
+
+def test_models_without_text_have_no_length_to_vary(matrix: LoadedMatrix) -> None:
+    with pytest.raises(ConfigError, match="--sequence-length: none of these models takes text: vit"):
+        make_plan(matrix, Selection(models=("vit",), axes=Axes(sequence_length=(16, 32))), FACTS)
 
 
 def test_keys_are_unique(matrix: LoadedMatrix) -> None:

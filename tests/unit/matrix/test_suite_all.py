@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -67,6 +68,11 @@ def planned(matrix: LoadedMatrix, *models: str, **options: Any) -> Plan:
     return fetch_weights(make_plan(matrix, selection, FACTS), Path("cache"))
 
 
+def model_named(plan: Plan, name: str) -> ModelPlan:
+    (found,) = (model for model in plan.models if model.name == name)
+    return found
+
+
 def names(plan: Plan) -> list[str]:
     return [model.name for model in plan.models]
 
@@ -83,7 +89,7 @@ def test_the_suite_has_matrix_yaml_and_every_type_that_it_lacks(matrix: LoadedMa
     assert [cell.target for cell in plan.cells[:2]] == ["cpu", "openvino"]
     assert len(plan.cells) == 14
     assert (plan.timing, plan.types_of) == (False, fake.VERSION)
-    assert plan.model("gemma3", Size.TINY) == ModelPlan(
+    assert model_named(plan, "gemma3") == ModelPlan(
         name="gemma3",
         selector="gemma3",
         size=Size.TINY,
@@ -98,8 +104,8 @@ def test_the_suite_has_matrix_yaml_and_every_type_that_it_lacks(matrix: LoadedMa
 
 def test_an_entry_named_like_a_type_keeps_its_name_and_the_type_is_still_covered(matrix: LoadedMatrix) -> None:
     plan = planned(matrix, suite="all")
-    assert plan.model("mamba2", Size.TINY).architecture == "llama"
-    renamed = plan.model("type:mamba2", Size.TINY)
+    assert model_named(plan, "mamba2").architecture == "llama"
+    renamed = model_named(plan, "type:mamba2")
     assert (renamed.architecture, renamed.selector, renamed.weights) == ("mamba2", "type:mamba2", "factory")
     assert names(planned(matrix, "mamba2", "type:mamba2")) == ["mamba2", "type:mamba2"]
 
@@ -115,9 +121,9 @@ def test_overrides_set_the_length_and_exclude_types(matrix: LoadedMatrix, monkey
     }
     fake.override_all(monkeypatch, overrides)
     plan = planned(matrix, "gpt2", "gemma3")
-    assert plan.model("gpt2", Size.TINY).sequence_length == 48
+    assert model_named(plan, "gpt2").sequence_length == 48
     assert {cell.settings.sequence_length for cell in plan.cells if cell.model == "gpt2"} == {48}
-    assert plan.model("gemma3", Size.TINY).unbuildable == "it needs a package that nobody has"
+    assert model_named(plan, "gemma3").unbuildable == "it needs a package that nobody has"
 
 
 def test_types_by_name(matrix: LoadedMatrix) -> None:
@@ -178,9 +184,9 @@ def test_types_have_no_full_size(matrix: LoadedMatrix) -> None:
     (problem,) = refused(matrix, suite="all", size=Size.FULL)
     assert problem.startswith("--size: a suite of all types of transformers is tiny")
     plan = planned(matrix, "gemma3", "bert", size=Size.FULL)
-    assert plan.model("bert", Size.FULL).unbuildable is None
-    assert "give it an entry in matrix.yaml" in str(plan.model("gemma3", Size.FULL).unbuildable)
-    assert plan.model("gemma3", Size.FULL).sequence_length == 128
+    assert model_named(plan, "bert").unbuildable is None
+    assert "give it an entry in matrix.yaml" in str(model_named(plan, "gemma3").unbuildable)
+    assert model_named(plan, "gemma3").sequence_length == 128
 
 
 def test_a_suite_of_types_in_full_size_is_a_mistake_in_matrix_yaml(here: Path) -> None:
@@ -191,9 +197,9 @@ def test_a_suite_of_types_in_full_size_is_a_mistake_in_matrix_yaml(here: Path) -
 def test_the_command_of_a_type_s_cell_repeats_only_this_cell(matrix: LoadedMatrix) -> None:
     plan = planned(matrix, suite="all")
     for name in ("gemma3", "type:mamba2"):
-        model = plan.model(name, Size.TINY)
+        model = model_named(plan, name)
         cell = next(cell for cell in plan.cells if cell.model == name and cell.target == "openvino")
-        command = cell_command(model, cell, Isolation.VENV, timing=plan.timing)
+        command = cell_command(model, cell, plan)
         assert command == f"nox -s matrix -- --models {name} --size tiny --targets openvino --dtypes float32 --isolation venv --no-timing"
         again = planned(matrix, name, size=Size.TINY, targets=["openvino"], timing=False)
         assert (again.cells, again.models, again.timing) == ((cell,), (model,), False)
@@ -201,11 +207,11 @@ def test_the_command_of_a_type_s_cell_repeats_only_this_cell(matrix: LoadedMatri
 
 def test_a_plan_of_types_round_trips(matrix: LoadedMatrix) -> None:
     plan = planned(matrix, suite="all")
-    plan.model("bert", Size.TINY)  # lookup tables are not part of the plan
+    plan.model_of(plan.cells[0])  # lookup tables are not part of the plan
     again = plan_from_json(to_json(plan), where="plan.json")
     assert again == plan
     with pytest.raises(KeyError):
-        again.model("bert", Size.FULL)
+        again.model_of(dataclasses.replace(plan.cells[0], size=Size.FULL))
 
 
 def told(matrix: LoadedMatrix) -> list[str]:
@@ -258,7 +264,7 @@ def test_a_run_of_all_types_follows_transformers(matrix: LoadedMatrix, here: Pat
     fake.install(monkeypatch, here, fake.text_of(moved), version="9.9.1")
     new = replan(matrix, old, types=types_now(matrix), types_of="9.9.1")
     assert names(new) == ["bert", "mamba2", "time", "gemma3", "type:mamba2", "timesfm", "llama9"]
-    assert new.model("gemma3", Size.TINY).model_class == "Gemma3ForBoth"
+    assert model_named(new, "gemma3").model_class == "Gemma3ForBoth"
     assert (new.types_of, new.timing, new.run_id) == ("9.9.1", False, "r1")
     assert {cell.model for cell in new.cells} == set(names(new))
 
@@ -281,7 +287,7 @@ def test_a_type_that_matrix_yaml_now_lists_is_its_entry(matrix: LoadedMatrix, he
     listed = written(here, MATRIX.replace("suites:\n", entry))
     new = replan(listed, old, types=types_now(listed), types_of=fake.VERSION)
     assert [model.model_class for model in new.models if model.architecture == "gemma3"] == ["Gemma3ForCausalLM"]
-    assert new.model("gemma3", Size.TINY).weights == "recipe"
+    assert model_named(new, "gemma3").weights == "recipe"
 
 
 def test_planning_650_types_on_8_targets_is_fast(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +298,7 @@ def test_planning_650_types_on_8_targets_is_fast(here: Path, monkeypatch: pytest
     begin = time.process_time()  # CPU time of this process, so that other load does not count
     plan = planned(matrix, suite="all", targets=[f"t{number}" for number in range(8)])
     for cell in plan.cells:
-        assert plan.model(cell.model, cell.size).name == cell.model
+        assert plan.model_of(cell).name == cell.model
         assert plan.target(cell.target).name == cell.target
     assert len(plan.cells) == 653 * 8
     assert time.process_time() - begin < 2
@@ -338,7 +344,7 @@ def test_the_command_repeats_a_cell_with_its_suite_s_measure(here: Path) -> None
     plan = planned(matrix, suite="quick", timing=True)
     for name in ("bert", "gemma3"):
         cell = next(cell for cell in plan.cells if cell.model == name and cell.target == "cpu")
-        command = cell_command(plan.model(name, Size.TINY), cell, Isolation.VENV, timing=plan.timing, measure_of=plan.measure_of)
+        command = cell_command(model_named(plan, name), cell, plan)
         assert (
             command
             == f"nox -s matrix -- --models {name} --size tiny --targets cpu --dtypes float32 --isolation venv --suite quick --timing"

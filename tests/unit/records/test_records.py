@@ -10,6 +10,7 @@ from hwmatrix.errors import StoreError
 from hwmatrix.records import (
     PLAN_SCHEMA,
     Adaptation,
+    Axes,
     CellResult,
     Change,
     Detection,
@@ -24,6 +25,8 @@ from hwmatrix.records import (
     plan_from_json,
     to_json,
 )
+
+VENV = make.plan(isolation=Isolation.VENV)
 
 
 def test_a_plan_round_trips() -> None:
@@ -88,22 +91,28 @@ def test_a_missing_key_is_refused() -> None:
 
 def test_cells_find_their_model_and_target() -> None:
     plan = make.plan()
-    assert plan.model("gpt2", Size.TINY).name == "gpt2"
+    cell = make.cell_plan("gpt2")
+    assert plan.model_of(cell).name == "gpt2"
     assert plan.target("openvino").name == "openvino"
-    with pytest.raises(KeyError):
-        plan.model("gpt2", Size.FULL)
+    assert plan.cell(plan.cells[1].key) == plan.cells[1]
+    for other in (
+        dataclasses.replace(cell, size=Size.FULL),
+        dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, batch=8)),
+    ):
+        with pytest.raises(KeyError):
+            plan.model_of(other)
 
 
 def test_lookup_tables_are_not_part_of_the_plan() -> None:
     plan = make.plan()
     text = to_json(plan)
-    plan.model("gpt2", Size.TINY)
+    plan.model_of(make.cell_plan("gpt2"))
     plan.target("cpu")
     assert to_json(plan) == text
     assert plan == make.plan()
     assert dataclasses.replace(plan, models=plan.models[:1]).models == plan.models[:1]
     with pytest.raises(KeyError):
-        dataclasses.replace(plan, models=plan.models[:1]).model("gpt2", Size.TINY)
+        dataclasses.replace(plan, models=plan.models[:1]).model_of(make.cell_plan("gpt2"))
 
 
 def test_a_plan_without_the_field_timing_is_timed() -> None:
@@ -115,31 +124,41 @@ def test_a_plan_without_the_field_timing_is_timed() -> None:
 
 def test_the_command_repeats_the_cell() -> None:
     model = make.model_plan(selector="my models/bert; rm")
-    assert cell_command(model, make.cell_plan(), Isolation.VENV) == (
+    assert cell_command(model, make.cell_plan(), VENV) == (
         "nox -s matrix -- --models 'my models/bert; rm' --size tiny --targets cpu --dtypes float32 --isolation venv"
     )
 
 
 def test_the_command_of_a_retry_names_no_precision() -> None:
     model, cell = make.model_plan(), make.cell_plan(adaptation=Adaptation(of="failed", model="bert", change=Change(dtype=Dtype.BFLOAT16)))
-    assert "--dtypes" not in cell_command(model, cell, Isolation.VENV)
+    assert "--dtypes" not in cell_command(model, cell, VENV)
 
 
 def test_the_command_uses_the_suite_s_measure() -> None:
     model, cell = make.model_plan(matrix_line=7), make.cell_plan()
-    alone = cell_command(model, cell, Isolation.VENV)
-    assert cell_command(model, cell, Isolation.VENV, measure_of="quick") == f"{alone} --suite quick --timing"
-    assert cell_command(model, cell, Isolation.VENV, timing=False, measure_of="quick") == f"{alone} --no-timing"
+    quick = dataclasses.replace(VENV, measure_of="quick")
+    alone = cell_command(model, cell, VENV)
+    assert cell_command(model, cell, quick) == f"{alone} --suite quick --timing"
+    assert cell_command(model, cell, dataclasses.replace(quick, timing=False)) == f"{alone} --no-timing"
     folder = make.model_plan(weights="/models/mine", matrix_line=None)  # --suite would also run all models of the suite
-    assert "--suite" not in cell_command(folder, cell, Isolation.VENV, measure_of="quick")
+    assert "--suite" not in cell_command(folder, cell, quick)
 
 
 def test_the_command_repeats_the_requested_batch() -> None:
     model = make.model_plan(batch=8, batch_asked=True)
     cell = make.cell_plan(settings=dataclasses.replace(make.SETTINGS, batch=8))
-    assert cell_command(model, cell, Isolation.VENV) == (
+    assert cell_command(model, cell, VENV) == (
         "hwmatrix test --model bert --size tiny --device cpu --batch-size 8 --isolation venv --no-fallback"
     )
+
+
+def test_the_command_repeats_what_was_varied() -> None:
+    varied = dataclasses.replace(VENV, axes=Axes(batch=(1, 8), threads=(1, 2)))
+    cell = make.cell_plan(settings=dataclasses.replace(make.SETTINGS, batch=8))
+    assert " --batch 8 --threads 1 --isolation" in cell_command(make.model_plan(batch=8), cell, varied)
+    half = Adaptation(of="bert/tiny/cpu/float32/b8-s16-t1", model="bert", change=Change(batch=4))
+    retry = dataclasses.replace(cell, settings=dataclasses.replace(make.SETTINGS, batch=4), adaptation=half)
+    assert " --batch 8 --threads 1 --isolation" in cell_command(make.model_plan(batch=4), retry, varied), "of the cell that failed"
 
 
 def test_stages_are_in_order() -> None:

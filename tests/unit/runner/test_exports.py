@@ -10,7 +10,6 @@ import pytest
 
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.models.onnx_export import EXPORTERS, ONNX_DIR
-from hwmatrix.records import Size
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import exports
 
@@ -89,7 +88,7 @@ def test_everything_is_kept_once_each_wanted_export_has_a_result(tmp_path: Path)
 def test_targets_decide(targets: tuple[str, ...], *, wanted: bool, chosen: bool) -> None:
     plan = make.plan(models=("bert",), targets=targets)
     models = exports.wanted(plan)
-    assert models == ({("bert", Size.TINY)} if wanted else set())
+    assert models == ({make.model_plan("bert").key} if wanted else set())
     assert exports.needed(plan.models[0], models) == wanted
     assert exports.needed(canary_plans()[0], models) == wanted
     assert exports.chosen_between(plan) == chosen
@@ -109,6 +108,6 @@ def test_available_targets_whose_cells_generate_need_their_exports() -> None:
     cells = tuple(dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, new_tokens=8)) for cell in plan.cells)
     targets = tuple(dataclasses.replace(each, generation_export=descriptor_of(each.backend).generation_export) for each in plan.targets)
     plan = dataclasses.replace(plan, cells=cells, targets=targets)
-    assert exports.wanted_to_generate(plan) == {("gpt2", Size.TINY): ("generation", "generation-openvino")}
+    assert exports.wanted_to_generate(plan) == {make.model_plan("gpt2").key: ("generation", "generation-openvino")}
     gone = tuple(dataclasses.replace(each, unavailable="gone" if each.backend == "openvino" else None) for each in targets)
-    assert exports.wanted_to_generate(dataclasses.replace(plan, targets=gone)) == {("gpt2", Size.TINY): ("generation",)}
+    assert exports.wanted_to_generate(dataclasses.replace(plan, targets=gone)) == {make.model_plan("gpt2").key: ("generation",)}

@@ -131,7 +131,8 @@ def test_a_result_with_failed_canaries_replaces_no_verdict(tmp_path: Path) -> No
 def test_another_precision_length_isolation_or_hub_model_is_another_cell(tmp_path: Path) -> None:
     base = plan_of(1, models=(make.model_plan("bert"),), targets=(make.target_plan("cpu"),), cells=(make.cell_plan("bert", "cpu"),))
     longer = dataclasses.replace(base.cells[0], key="bert/tiny/cpu/s128", settings=dataclasses.replace(make.SETTINGS, sequence_length=128))
-    second = dataclasses.replace(base, run_id=plan_of(2).run_id, cells=(longer,))
+    model = dataclasses.replace(base.models[0], sequence_length=128)
+    second = dataclasses.replace(base, run_id=plan_of(2).run_id, models=(model,), cells=(longer,))
     third = dataclasses.replace(base, run_id=plan_of(3).run_id, models=(make.model_plan("bert", hub_id="another/bert"),))
     both = merged(tmp_path, *(database(tmp_path, day, plan=plan) for day, plan in enumerate((base, second, third), 1)))
     assert sorted((cell.sequence_length, cell.run_id) for cell in read(both).cells) == [

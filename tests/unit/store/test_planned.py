@@ -29,6 +29,7 @@ from hwmatrix.store.sidecar import sidecar_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+BERT = r"model bert \(tiny, batch 1, length 16\)"
 WHOLE = make.plan(models=("bert", "gpt2", "vit"), targets=("cpu", "onnxruntime", "openvino"))
 
 
@@ -167,8 +168,14 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
         lambda plan: changed_cell(plan, limits=Limits(timeout_s=31.0, memory_mb=512)),
         r"cell bert/tiny/cpu: limits\.timeout_s is 30\.0 in the one and 31\.0",
     ),
-    "model": (lambda plan: changed_model(plan, seed=7), r"model bert tiny: seed is 0 in the one and 7 in the other"),
-    "weights": (lambda plan: changed_model(plan, weights="/somewhere"), r"model bert tiny: weights is 'recipe' in the one and 'those of a"),
+    "model": (
+        lambda plan: changed_model(plan, seed=7),
+        rf"{BERT}: seed is 0 in the one and 7 in the other",
+    ),
+    "weights": (
+        lambda plan: changed_model(plan, weights="/somewhere"),
+        rf"{BERT}: weights is 'recipe' in the one and 'those of a",
+    ),
     "target": (lambda plan: changed_target(plan, backend=Backend.QNN), r"target cpu: backend is 'cpu' in the one and 'qnn' in the other"),
     "tolerance": (
         lambda plan: dataclasses.replace(plan, tolerances={Dtype.FLOAT32: Tolerance(relative_error=0.5, reason="a test")}),
@@ -256,7 +263,7 @@ def test_a_history_combines_the_parts_of_a_run_from_two_databases(tmp_path: Path
     contrary = tmp_path / "contrary.duckdb"
     merge([folder_of(tmp_path / "other", changed_model(WHOLE, seed=7), "onnxruntime")], contrary)
     before = history.read_bytes()
-    with pytest.raises(StoreError, match=r"contrary\.duckdb.* contradict each other: model bert tiny: seed"):
+    with pytest.raises(StoreError, match=rf"contrary\.duckdb.* contradict each other: {BERT}: seed"):
         add(history, [contrary])
     assert history.read_bytes() == before
 

@@ -48,7 +48,7 @@ def test_the_public_views(tmp_path: Path, database: Path) -> None:
         shard.add_detections([found])
         shard.set_canaries(ok=True, detail=None)
         for cell in PLAN.cells[::2]:
-            command = cell_command(PLAN.model(cell.model, cell.size), cell, PLAN.isolation)
+            command = cell_command(PLAN.model_of(cell), cell, PLAN)
             changes = make.failure(Status.ERROR) if cell.model == "gpt2" else {}
             shard.add_cell(make.result(cell, **changes), command=command)
         shard.seal()
