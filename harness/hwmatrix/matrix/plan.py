@@ -196,8 +196,14 @@ def _cells(
         for dtype in matrix.spec.targets[target.name].dtypes
         if not dtypes or dtype in dtypes
         for threads in axes.threads or (matrix.spec.targets[target.name].threads,)
-        for new_tokens in ((0, model.new_tokens) if model.new_tokens and descriptor_of(target.backend).generates else (0,))
+        for new_tokens in ((0, model.new_tokens) if model.new_tokens and _has_generation(target) else (0,))
     )
+
+
+def _has_generation(target: TargetPlan) -> bool:
+    """Whether models have cells that generate on a target: it can, or there is a reason why it cannot."""
+    descriptor = descriptor_of(target.backend)
+    return descriptor.generates or descriptor.no_generation is not None
 
 
 def _varied(models: tuple[ModelPlan, ...], axes: Axes) -> tuple[ModelPlan, ...]:

@@ -111,7 +111,8 @@ class Descriptor:
     ``wide_weights``: weights stay in float32 in every precision. ``fallback`` lists the targets to try after it, for any model.
     ``script`` is the template in ``generate/templates/reproduce`` that reproduces a failing cell without hwmatrix; None: there is none.
     ``held_out`` is how many held-out examples of a trained model's task are run, fewer where one takes long. ``generates``: its target
-    can generate text with a cache, with the bundle's export of the name ``generation_export``; None: the model itself.
+    can generate text with a cache, with the bundle's export of the name ``generation_export``; None: the model itself. ``no_generation``
+    says why it cannot: cells that generate are then ``unsupported`` for this reason. With neither, there are no such cells.
     ``errors`` is a file with patterns of its errors (``package:file.yaml``, format of faults/catalogue.yaml); they are matched first.
     """
 
@@ -137,6 +138,7 @@ class Descriptor:
     held_out: int = 64
     generates: bool = False
     generation_export: str | None = None
+    no_generation: str | None = None
 
     def computes_in(self, dtype: Dtype) -> tuple[Dtype, ...]:
         """Return the precisions in which a cell of this precision may compute: for ``default`` any that the runtime may choose."""

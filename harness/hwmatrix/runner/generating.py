@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hwmatrix.measure.parity import Comparison
     from hwmatrix.models.bundle import Generation, GenerationPrompt
     from hwmatrix.records import Dtype, MeasureRule
+    from hwmatrix.records.backends import Descriptor
 
     Array = np.ndarray[Any, Any]
 
@@ -46,6 +47,8 @@ def run(job: CellJob, progress: Progress) -> End:
     Raises:
         CellFailure: an outcome that has a status of its own.
     """
+    descriptor = descriptor_of(job.target.backend)
+    _check(descriptor)
     kind = target_class(job.target.backend)
     kind.preload([job.model.model_class])  # a forked child inherits this from its parent; a spawned one does not
     meter = memory.Meter((job.service or {}).get("process"))
@@ -69,9 +72,8 @@ def run(job: CellJob, progress: Progress) -> End:
     first = asked.forced[0]
     found.force(first, first.name)
     progress.found(first_ms=found.first_ms, **memory_found(meter.ran(), target.device_use()))
-    exported = bool(descriptor_of(job.target.backend).exports)
     for prompt in asked.forced[1:]:
-        with _of_the_traced_length_only(found, first, prompt) if exported else contextlib.nullcontext():
+        with _of_the_traced_length_only(found, first, prompt) if descriptor.exports else contextlib.nullcontext():
             found.force(prompt, prompt.name)
     found.force(first, _AGAIN)
     task = found.continue_freely(asked.free)
@@ -88,7 +90,7 @@ def run(job: CellJob, progress: Progress) -> End:
     if judged.status not in {Status.PASS, Status.FALLBACK}:
         progress.found(**found.first_failing(compared, allowance))
         if judged.error_type == "mismatch":
-            judged = found.explained(judged, compared, allowance, exported=exported)
+            judged = found.explained(judged, compared, allowance, exported=bool(descriptor.exports))
     elif job.rule is not None:
         progress.enter(Stage.MEASURE)
         leak = _time(target, first, job.rule, threads=job.cell.settings.threads, progress=progress)
@@ -99,6 +101,11 @@ def run(job: CellJob, progress: Progress) -> End:
     progress.found(device_processes=last.other_processes if last else None)
     problem = error(judged.error_type, judged.message or "") if judged.error_type is not None else None
     return End(status=judged.status, error=problem, target=target, bundle=bundle, tolerance=allowance.tolerance)
+
+
+def _check(descriptor: Descriptor) -> None:
+    if descriptor.no_generation is not None:
+        raise UnsupportedError(descriptor.no_generation, needs=("a cache of fixed size",), error_type="generation_unsupported")
 
 
 class _Found:

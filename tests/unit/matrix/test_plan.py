@@ -234,15 +234,15 @@ suites:
 @pytest.mark.parametrize(
     ("selection", "expected"),
     [
-        ({}, ["t5/cpu/8", "gpt2/cpu/8"]),
-        ({"models": ("gpt2",)}, ["gpt2/cpu/8"]),
+        ({}, ["t5/cpu/8", "t5/qnn/8", "gpt2/cpu/8", "gpt2/qnn/8"]),
+        ({"models": ("gpt2",)}, ["gpt2/cpu/8", "gpt2/qnn/8"]),
         ({"generation": False}, []),
         ({"suite": "once"}, []),
-        ({"suite": "once", "generation": True}, ["t5/cpu/8", "gpt2/cpu/8"]),
+        ({"suite": "once", "generation": True}, ["t5/cpu/8", "t5/qnn/8", "gpt2/cpu/8", "gpt2/qnn/8"]),
         ({"suite": "full"}, []),  # its size asks for no tokens
     ],
 )
-def test_models_that_generate_have_a_second_cell_where_the_target_can(
+def test_models_that_generate_have_a_second_cell_where_a_target_can_or_says_why_not(
     tmp_path: Path, selection: dict[str, Any], expected: list[str]
 ) -> None:
     path = tmp_path / "matrix.yaml"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import types
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,6 +114,13 @@ def test_one_token_has_no_time_per_output_token(monkeypatch: pytest.MonkeyPatch)
     facts = times(monkeypatch, Scripted((8,)), prompt, rule)
     assert (facts["ttft_ms"], facts["prompt_tokens"]) == (8.0, None)
     assert "tpot_ms" not in facts
+
+
+def test_a_target_that_cannot_generate_says_why() -> None:
+    job: Any = types.SimpleNamespace(target=types.SimpleNamespace(backend="qnn"))
+    with pytest.raises(UnsupportedError, match="the cache of the exported graphs grows with every token") as refused:
+        generating.run(job, Progress(lambda _message: None))
+    assert (refused.value.error_type, refused.value.needs) == ("generation_unsupported", ("a cache of fixed size",))
 
 
 class Limited:

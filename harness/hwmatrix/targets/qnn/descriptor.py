@@ -24,4 +24,5 @@ QNN: Final = Descriptor(
     onnx=OnnxUse.BEST,
     exports=EXPORTERS,
     script="qnn",
+    no_generation="QNN prepares a graph for fixed shapes, and the cache of the exported graphs grows with every token",
 )
