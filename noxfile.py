@@ -210,7 +210,7 @@ def bench_page(session: nox.Session) -> None:
 
 @nox.session
 def bench_generation(session: nox.Session) -> None:
-    """Compare the times of generation with OpenVINO GenAI's own and with plain loops, into docs/benchmarks.md."""
+    """Compare the times of generation with those of other programs and of plain loops, into docs/benchmarks.md."""
     session.install(*TORCH)
     session.install(*REFERENCE, "--editable", ".[host,bench]", *RUNTIMES)
     session.run("python", "tests/bench/generation.py", *session.posargs)
