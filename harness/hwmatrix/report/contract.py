@@ -172,7 +172,10 @@ class QualityEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class LatencyEntry:
-    """One inference. ``ci95`` is the 95 % interval of the median; ``contended`` says that something disturbed the timing."""
+    """One inference. ``ci95`` is the 95 % interval of the median; ``contended`` says that something disturbed the timing.
+
+    ``inputs_s`` are the inputs (samples of the batch) per second, at the median.
+    """
 
     p50_ms: float
     p90_ms: float
@@ -181,6 +184,7 @@ class LatencyEntry:
     min_ms: float
     max_ms: float
     ci95: tuple[float, float] | None
+    inputs_s: float | None
     samples: int
     contended: bool | None
 

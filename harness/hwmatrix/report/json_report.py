@@ -303,6 +303,7 @@ def _latency(cell: CellRow) -> LatencyEntry | None:
         min_ms=shortest,
         max_ms=longest,
         ci95=_interval(cell.ci_low_ms, cell.ci_high_ms),
+        inputs_s=cell.inputs_s,
         samples=cell.samples,
         contended=cell.contended,
     )

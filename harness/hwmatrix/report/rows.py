@@ -169,6 +169,11 @@ class CellRow(Measured):
     """The newest run of its target, if this cell is from an earlier day and that run had other versions or another image."""
 
     @property
+    def inputs_s(self) -> float | None:
+        """Inputs (samples of the batch) per second at the median latency. If the cell generates, with all their tokens."""
+        return self.batch / self.p50_ms * 1000 if self.p50_ms else None
+
+    @property
     def prefill_tokens_s(self) -> float | None:
         """Tokens of the prompt per second until the first new token, of all samples of the batch."""
         return self.batch * self.prompt_tokens / self.ttft_ms * 1000 if self.prompt_tokens and self.ttft_ms else None

@@ -84,9 +84,9 @@ def test_the_legend_explains_exactly_the_used_symbols(texts: dict[str, str], tmp
 def test_performance_optimal_hardware_and_memory(texts: dict[str, str]) -> None:
     text = texts["matrix"]
     performance = table(text, "Performance")
-    assert performance[0][3:8] == ["p50 ms", "95 % interval", "p90 ms", "Samples", "Contended"]
+    assert performance[0][3:9] == ["p50 ms", "95 % interval", "p90 ms", "Inputs/s", "Samples", "Contended"]
     bert = next(row for row in performance if row[0] == "`bert`" and row[2] == "openvino (container)")
-    assert bert[3:8] == ["1.70", "1.696 to 1.704", "1.71", "101", "no"]
+    assert bert[3:9] == ["1.70", "1.696 to 1.704", "1.71", "588", "101", "no"]
     assert "1 of 16 cells was contended" in text
     optimal = {row[0]: row[2:] for row in table(text, "Optimal hardware")[1:]}
     assert optimal["`bert`"] == ["openvino (container)", "1.70", "1.9×", "–"]

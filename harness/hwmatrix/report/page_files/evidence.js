@@ -141,6 +141,7 @@ const Evidence = (() => {
         ["95 % interval", Text.interval(cell.ci_low_ms, cell.ci_high_ms) ?? "too few samples"],
         ["p90, p99", `${Text.ms(cell.p90_ms)}, ${Text.ms(cell.p99_ms)}`],
         ["Mean", Text.ms(cell.mean_ms)],
+        ["Inputs", `${Text.number(cell.batch / cell.p50_ms * 1000)} per second`],
         ["Shortest, longest", `${Text.ms(cell.min_ms)}, ${Text.ms(cell.max_ms)}`],
         ["Samples", `${Text.whole(cell.samples)}${cell.converged === false ? ", not converged" : ""}`],
         ["Contended", cell.contended === null ? "not known" : cell.contended ? "yes" : "no"],
