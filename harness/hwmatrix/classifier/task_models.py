@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, Self, TypedDict
 
 import pydantic
-import yaml
 from pydantic.dataclasses import dataclass
 
 from hwmatrix.basics.near_miss import near_miss
+from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.classifier.answers import ReasonAnswer, RefusedModel, TaskModel, requirements_answer
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.compatibility import LEVELS, Subject
@@ -163,4 +163,4 @@ def fit_of(task: str, classification: Classification) -> Fit | None:
 @functools.cache
 def _tasks_data() -> _Tasks:
     text = (importlib.resources.files("hwmatrix.classifier") / "tasks.yaml").read_text(encoding="utf-8")
-    return pydantic.TypeAdapter(_Tasks).validate_python(yaml.safe_load(text))
+    return pydantic.TypeAdapter(_Tasks).validate_python(parsed(text))

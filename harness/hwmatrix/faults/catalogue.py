@@ -11,10 +11,10 @@ import re
 from typing import Annotated, Any, Final, Literal
 
 import pydantic
-import yaml
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
+from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.records import Dtype, Severity, Stage, Status
 from hwmatrix.records.backends import descriptor_of, names
 
@@ -127,7 +127,7 @@ class _Catalogue:
 def catalogue() -> tuple[ErrorType, ...]:
     """Every entry of catalogue.yaml, in the order in which they are tried."""
     text = (importlib.resources.files("hwmatrix.faults") / "catalogue.yaml").read_text(encoding="utf-8")
-    return pydantic.TypeAdapter(_Catalogue).validate_python(yaml.safe_load(text)).errors
+    return pydantic.TypeAdapter(_Catalogue).validate_python(parsed(text)).errors
 
 
 def _entries(hardware: str) -> tuple[ErrorType, ...]:
@@ -143,7 +143,7 @@ def _own_entries(backend: str) -> tuple[ErrorType, ...]:
         return ()
     package, _, file = place.partition(":")
     text = (importlib.resources.files(package) / file).read_text(encoding="utf-8")
-    return pydantic.TypeAdapter(_Catalogue).validate_python(yaml.safe_load(text)).errors
+    return pydantic.TypeAdapter(_Catalogue).validate_python(parsed(text)).errors
 
 
 def match(

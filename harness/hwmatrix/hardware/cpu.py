@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import psutil
 
+from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.hardware import cgroups, memory, sysctl
 
 _CPUINFO: Final = Path("/proc/cpuinfo")
@@ -117,10 +118,9 @@ def _arm_names(info: dict[str, str]) -> tuple[str | None, str | None]:
 
 @functools.cache
 def _processors() -> dict[str, Any]:
-    import yaml
 
     text = (importlib.resources.files("hwmatrix.hardware") / "processors.yaml").read_text(encoding="utf-8")
-    table: dict[str, Any] = yaml.safe_load(text)
+    table: dict[str, Any] = parsed(text)
     return table
 
 

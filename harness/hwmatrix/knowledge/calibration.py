@@ -17,9 +17,9 @@ import importlib.resources
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import pydantic
-import yaml
 from pydantic import Field
 
+from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.records import Backend, Dtype
 from hwmatrix.records.strict import STRICT
 
@@ -162,7 +162,7 @@ class Calibration:
 def calibration() -> Calibration:
     """The packaged calibration."""
     text = (importlib.resources.files("hwmatrix.knowledge") / _FILE).read_text(encoding="utf-8")
-    return pydantic.TypeAdapter(Calibration).validate_python(yaml.safe_load(text))
+    return pydantic.TypeAdapter(Calibration).validate_python(parsed(text))
 
 
 def features_of(size: ModelSize, dtype: Dtype) -> Features:

@@ -8,11 +8,11 @@ import re
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 import pydantic
-import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from hwmatrix.basics.near_miss import near_miss
+from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.records import Backend, Classification, Family, Structure
 from hwmatrix.records.backends import descriptor_of
@@ -72,7 +72,7 @@ class Priorities:
 def priorities() -> Priorities:
     """The validated priorities.yaml."""
     text = (importlib.resources.files("hwmatrix.knowledge") / "priorities.yaml").read_text(encoding="utf-8")
-    return pydantic.TypeAdapter(Priorities).validate_python(yaml.safe_load(text))
+    return pydantic.TypeAdapter(Priorities).validate_python(parsed(text))
 
 
 def priority_for(classification: Classification) -> tuple[str, ...]:

@@ -13,10 +13,10 @@ import importlib.resources
 from typing import Annotated, Final, Literal, Self
 
 import pydantic
-import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.records import Backend, Family, Level
 
 _STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -130,7 +130,7 @@ def read_priors(text: str) -> tuple[tuple[Prior, ...], tuple[PriorExample, ...]]
     Raises:
         pydantic.ValidationError: it has unknown keys, families, hardware or words.
     """
-    data = pydantic.TypeAdapter(_Priors).validate_python(yaml.safe_load(text))
+    data = pydantic.TypeAdapter(_Priors).validate_python(parsed(text))
     priors = tuple(
         Prior(
             family=family,

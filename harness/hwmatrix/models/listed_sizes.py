@@ -8,8 +8,8 @@ import importlib.resources
 from typing import Any, Final, Literal
 
 import pydantic
-import yaml
 
+from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.models.spelling import abbreviated_entry, entry_for
 from hwmatrix.records.strict import STRICT
 
@@ -56,7 +56,7 @@ class _Table:
 def listed_sizes() -> tuple[ListedSize, ...]:
     """Every entry of sizes.yaml."""
     text = (importlib.resources.files("hwmatrix.models") / _FILE).read_text(encoding="utf-8")
-    return pydantic.TypeAdapter(_Table).validate_python(yaml.safe_load(text)).sizes
+    return pydantic.TypeAdapter(_Table).validate_python(parsed(text)).sizes
 
 
 def listed_size(name: str) -> ListedSize | None:

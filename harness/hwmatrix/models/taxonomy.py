@@ -8,8 +8,8 @@ import importlib.resources
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import pydantic
-import yaml
 
+from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.records import Family, SizeTier, Structure
 
 Kind = TypeVar("Kind")
@@ -146,7 +146,7 @@ def parse(text: str) -> Taxonomy:
     Raises:
         ValueError: a key or subfamily does not exist, or a word occurs twice in a table.
     """
-    file = pydantic.TypeAdapter(_File).validate_python(yaml.safe_load(text))
+    file = pydantic.TypeAdapter(_File).validate_python(parsed(text))
     return Taxonomy(
         subfamilies=file.subfamilies,
         compatible=frozenset(frozenset(pair) for pair in file.compatible),

@@ -20,6 +20,8 @@ NOISE_FACTOR: Final = 2.0
 """A change must also exceed this many standard deviations of the two cells' combined noise."""
 LEAST_SAMPLES: Final = 6
 """With fewer samples, a median has no interval, and parts of the samples say nothing about noise."""
+LEAST_PART_CHANGE: Final = 0.10
+"""The same for the time to the first token and that per output token, whose 95 % intervals must not overlap either."""
 LEAST_MEMORY_SHARE: Final = 0.10
 LEAST_MEMORY_MB: Final = 16.0
 """Both must be exceeded: allocators and lazily loaded libraries change small cells by some MiB."""
@@ -83,6 +85,12 @@ class ComparedCell:
     image_digest: str | None
     command: str | None
     new_tokens: int = 0
+    ttft_ms: float | None = None
+    ttft_low_ms: float | None = None
+    ttft_high_ms: float | None = None
+    tpot_ms: float | None = None
+    tpot_low_ms: float | None = None
+    tpot_high_ms: float | None = None
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -110,7 +118,9 @@ def compare(old: ComparedCell, new: ComparedCell) -> list[Change]:
     verdict = _verdict(old, new)
     if old.status is not Status.PASS or new.status is not Status.PASS:
         return [verdict] if verdict else []
-    return [change for change in (_placement(old, new), _speed(old, new), _memory(old, new)) if change is not None]
+    speed = _speed(old, new)
+    speeds = [speed] if speed is not None else _speeds_of_parts(old, new)
+    return [change for change in (_placement(old, new), *speeds, _memory(old, new)) if change is not None]
 
 
 def why_not_timed(old: ComparedCell, new: ComparedCell) -> str | None:
@@ -175,6 +185,35 @@ def _speed(old: ComparedCell, new: ComparedCell) -> Change | None:
         detail += f"; the machine itself took {machine:.3g} times as long"
     kind = Kind.SLOWER if change > 0 else Kind.FASTER
     return Change(kind=kind, cell=new, old=old, detail=detail, ratio=new.p25_ms / due)
+
+
+def _speeds_of_parts(old: ComparedCell, new: ComparedCell) -> list[Change]:
+    """Changes of the time to the first token and of that per output token, which may hide in the time of a whole generation."""
+    if why_not_timed(old, new) is not None:
+        return []
+    parts = (
+        (
+            "time to first token",
+            (old.ttft_ms, old.ttft_low_ms, old.ttft_high_ms),
+            (new.ttft_ms, new.ttft_low_ms, new.ttft_high_ms),
+        ),
+        (
+            "time per output token",
+            (old.tpot_ms, old.tpot_low_ms, old.tpot_high_ms),
+            (new.tpot_ms, new.tpot_low_ms, new.tpot_high_ms),
+        ),
+    )
+    changes = []
+    for name, was, now in parts:
+        if None in was or None in now:
+            continue
+        due, low, high = (value * (machine_ratio(old, new) or 1.0) for value in was if value is not None)
+        median, new_low, new_high = (value for value in now if value is not None)
+        if abs(median - due) > LEAST_PART_CHANGE * due and (new_low > high or new_high < low):
+            kind = Kind.SLOWER if median > due else Kind.FASTER
+            detail = f"{name} was {was[0]:.4g} ms, is {median:.4g} ms; the time of the whole generation did not change"
+            changes.append(Change(kind=kind, cell=new, old=old, detail=detail, ratio=median / due))
+    return changes
 
 
 def _memory(old: ComparedCell, new: ComparedCell) -> Change | None:

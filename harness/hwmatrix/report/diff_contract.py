@@ -36,6 +36,8 @@ class CellState:
     message: str | None
     on_target: float | None
     p50_ms: float | None
+    ttft_ms: float | None
+    tpot_ms: float | None
     noise_ms: float | None
     delta_mb: float | None
     device_peak_mb: float | None

@@ -130,6 +130,8 @@ def _state(cell: ComparedCell) -> CellState:
         message=cell.message,
         on_target=cell.on_target,
         p50_ms=cell.p50_ms,
+        ttft_ms=cell.ttft_ms,
+        tpot_ms=cell.tpot_ms,
         noise_ms=cell.noise_ms,
         delta_mb=cell.delta_mb,
         device_peak_mb=cell.device_peak_mb,

@@ -11,10 +11,10 @@ import traceback
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import pydantic
-import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.faults.catalogue import advice_for
 from hwmatrix.faults.error_records import ReportedError, of_type
 from hwmatrix.records import Backend, Severity
@@ -74,7 +74,7 @@ class Checked:
 def parts() -> Parts:
     """The parsed components.yaml."""
     text = (importlib.resources.files("hwmatrix.reporter") / "components.yaml").read_text(encoding="utf-8")
-    return pydantic.TypeAdapter(Parts).validate_python(yaml.safe_load(text))
+    return pydantic.TypeAdapter(Parts).validate_python(parsed(text))
 
 
 def check() -> tuple[tuple[Checked, ...], tuple[ReportedError, ...]]:

@@ -21,6 +21,7 @@ from hwmatrix.faults.catalogue import catalogue
 from hwmatrix.measure import memory
 from hwmatrix.measure.latency import median
 from hwmatrix.models.canary import canary_plans
+from hwmatrix.models.factory.rules import overrides
 from hwmatrix.records import (
     CellPlan,
     CellResult,
@@ -118,6 +119,7 @@ def preload(backend: str, models: list[ModelPlan]) -> None:
     """Import everything that the cells need, once. Nothing is computed here (see ``forked``)."""
     target_class(backend).preload(sorted({model.model_class for model in (*models, *canary_plans())}))
     catalogue()
+    overrides()
 
 
 def _parallel_cells(order: ShardOrder, service: Service | None) -> int:

@@ -341,3 +341,44 @@ def test_packages_are_compared_if_both_runs_have_the_target() -> None:
         ("cpu", Isolation.CONTAINER, "onnx", None, "3"),
         ("cpu", Isolation.VENV, "torch", "1", "2"),
     ]
+
+
+PARTS = {
+    "ttft_ms": 10.0,
+    "ttft_low_ms": 9.9,
+    "ttft_high_ms": 10.1,
+    "tpot_ms": 2.0,
+    "tpot_low_ms": 1.98,
+    "tpot_high_ms": 2.02,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"ttft_ms": 12.0, "ttft_low_ms": 11.9, "ttft_high_ms": 12.1}, [(Kind.SLOWER, "time to first token was 10 ms, is 12 ms", 1.2)]),
+        ({"tpot_ms": 1.6, "tpot_low_ms": 1.5, "tpot_high_ms": 1.7}, [(Kind.FASTER, "time per output token was 2 ms, is 1.6 ms", 0.8)]),
+        ({"ttft_ms": 12.0, "ttft_low_ms": 10.0, "ttft_high_ms": 14.0}, []),  # the intervals overlap
+        ({"ttft_ms": 10.9, "ttft_low_ms": 10.8, "ttft_high_ms": 11.0}, []),  # less than a tenth
+        ({"ttft_ms": 12.0, "ttft_low_ms": None, "ttft_high_ms": None}, []),
+    ],
+)
+def test_the_parts_of_a_generation_are_compared(changes: dict[str, Any], expected: list[tuple[Kind, str, float]]) -> None:
+    found = compare(timed(20.0, **PARTS), timed(20.0, **PARTS | changes))
+    assert [(each.kind, each.detail.partition(";")[0], each.ratio) for each in found] == [
+        (kind, detail, pytest.approx(ratio)) for kind, detail, ratio in expected
+    ]
+
+
+def test_the_whole_generation_counts_before_its_parts() -> None:
+    slower = PARTS | {"tpot_ms": 4.0, "tpot_low_ms": 3.9, "tpot_high_ms": 4.1}
+    (change,) = compare(timed(20.0, **PARTS), timed(40.0, **slower))
+    assert (change.kind, change.ratio) == (Kind.SLOWER, 2.0)
+
+
+def test_a_machine_that_is_slower_itself_does_not_slow_the_parts() -> None:
+    before = {"yardstick": "a", "yardstick_ms": 1.0}
+    after = {"yardstick": "a", "yardstick_ms": 1.2, "ttft_ms": 12.0, "ttft_low_ms": 11.9, "ttft_high_ms": 12.1}
+    later = PARTS | {"tpot_ms": 2.4, "tpot_low_ms": 2.38, "tpot_high_ms": 2.42}
+    assert compare(timed(20.0, **PARTS, **before), timed(24.0, **later | after)) == []

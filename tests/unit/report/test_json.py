@@ -88,11 +88,12 @@ def test_a_measured_cell(documents: tuple[dict[str, Any], dict[str, Any]]) -> No
     found = cell(documents[0], "bert", "openvino")
     assert (found["status"], found["level"], found["stage"], found["error"]) == ("pass", "High", "measure", None)
     latency = found["latency"]
-    assert list(latency) == ["p50_ms", "p90_ms", "p99_ms", "mean_ms", "min_ms", "max_ms", "ci95", "samples", "contended"]
+    assert list(latency) == ["p50_ms", "p90_ms", "p99_ms", "mean_ms", "min_ms", "max_ms", "ci95", "inputs_s", "samples", "contended"]
     assert latency["p50_ms"] == pytest.approx(1.7)
     low, high = latency["ci95"]
     assert low < latency["p50_ms"] < high
     assert latency["samples"] == 101
+    assert latency["inputs_s"] == pytest.approx(1000 / 1.7)
     assert latency["contended"] is False
     assert found["memory"] == {"peak_mb": 500.0, "delta_mb": 64.5, "device_peak_mb": None, "detail": None}
     assert found["outputs"] == [{"name": "logits", "shape": [1, 16, 512], "dtype": "float32"}]

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 import hwmatrix
 from hwmatrix.basics import templates
+from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class ActionPin:
 def action_pins() -> dict[str, ActionPin]:
     """The actions that the workflows use, by name."""
     text = resources.files(__package__).joinpath(ACTIONS).read_text(encoding="utf-8")
-    found = pydantic.TypeAdapter(dict[str, dict[str, str]]).validate_python(yaml.safe_load(text))
+    found = pydantic.TypeAdapter(dict[str, dict[str, str]]).validate_python(parsed(text))
     return {name: ActionPin(commit=pin["commit"], version=pin["version"]) for name, pin in found.items()}
 
 

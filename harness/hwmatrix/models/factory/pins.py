@@ -13,6 +13,7 @@ import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Family, Status
 
@@ -112,7 +113,7 @@ def parse(text: str, *, where: str) -> PinnedList:
         StoreError: it is not such a list.
     """
     try:
-        return pydantic.TypeAdapter(PinnedList).validate_python(yaml.safe_load(text))
+        return pydantic.TypeAdapter(PinnedList).validate_python(parsed(text))
     except yaml.YAMLError as error:
         raise StoreError(f"{where}: not YAML: {str(error).splitlines()[0]}", advice=_REWRITE_ADVICE) from error
     except pydantic.ValidationError as error:
@@ -136,7 +137,7 @@ def _entry(entry: PinnedType) -> str:
 
 def _scalar(word: str) -> str:
     """A word as YAML: quoted if YAML would read something else (``5.23``, ``on``)."""
-    plain = re.fullmatch(r"[A-Za-z][\w-]*", word) is not None and isinstance(yaml.safe_load(word), str)
+    plain = re.fullmatch(r"[A-Za-z][\w-]*", word) is not None and isinstance(parsed(word), str)
     return word if plain else _quoted(word)
 
 

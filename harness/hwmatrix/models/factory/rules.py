@@ -8,10 +8,10 @@ import importlib.resources
 from typing import Annotated, Any, Final, Literal
 
 import pydantic
-import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.records import Family
 
 _STRICT: Final = pydantic.ConfigDict(extra="forbid")
@@ -118,7 +118,7 @@ _NOTHING: Final = Override(reason="the rules alone")
 @functools.cache
 def rules() -> Rules:
     """The packaged rules."""
-    return pydantic.TypeAdapter(Rules).validate_python(yaml.safe_load(_text("rules.yaml")))
+    return pydantic.TypeAdapter(Rules).validate_python(parsed(_text("rules.yaml")))
 
 
 @functools.cache
@@ -130,7 +130,7 @@ def overrides() -> dict[str, Override]:
     """
     found: dict[str, Override] = {}
     for file in _override_files():
-        entries = pydantic.TypeAdapter(dict[str, Override]).validate_python(yaml.safe_load(file.read_text(encoding="utf-8")) or {})
+        entries = pydantic.TypeAdapter(dict[str, Override]).validate_python(parsed(file.read_text(encoding="utf-8")) or {})
         twice = sorted(found.keys() & entries.keys())
         if twice:
             raise ValueError(f"{file.name}: another file has these types too: {', '.join(twice)}")

@@ -16,8 +16,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import yaml
-
+from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.models.inputs import image_token
 from hwmatrix.models.samples import media
 
@@ -70,7 +69,7 @@ class _Texts:
 
 @functools.cache
 def _texts() -> _Texts:
-    read = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+    read = parsed(_FILE.read_text(encoding="utf-8"))
     return _Texts(pairs=tuple((first, second) for first, second in read["pairs"]), calibration=tuple(read["calibration"]))
 
 

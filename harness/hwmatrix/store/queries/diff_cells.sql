@@ -2,8 +2,12 @@
 -- (the view noises). The yardstick, a fixed computation on the CPU, counts only if the CPU was busy during the whole timing.
 WITH chosen AS (
     SELECT * FROM report_source
-    UNION ALL BY NAME  -- a database of schema 1 to 3 has no yardstick, one of schema 1 to 7 no precision: NULL
-    SELECT CAST(NULL AS VARCHAR) AS yardstick, CAST(NULL AS DOUBLE) AS yardstick_ms, CAST(NULL AS VARCHAR) AS "precision" WHERE false
+    UNION ALL BY NAME  -- older databases have no yardstick (schema 1 to 3), no precision (to 7), no generation (to 8): NULL
+    SELECT
+        CAST(NULL AS VARCHAR) AS yardstick, CAST(NULL AS DOUBLE) AS yardstick_ms, CAST(NULL AS VARCHAR) AS "precision",
+        CAST(NULL AS DOUBLE) AS ttft_ms, CAST(NULL AS DOUBLE) AS ttft_low_ms, CAST(NULL AS DOUBLE) AS ttft_high_ms,
+        CAST(NULL AS DOUBLE) AS tpot_ms, CAST(NULL AS DOUBLE) AS tpot_low_ms, CAST(NULL AS DOUBLE) AS tpot_high_ms
+    WHERE false
 )
 SELECT
     c.cell_key, c.model, c.size, c.target, c.backend, c.family, c.architecture, c.dtype, c."precision", c.batch, c.sequence_length, c.threads, c.new_tokens,
@@ -12,6 +16,7 @@ SELECT
     c.p50_ms, n.p25_ms, c.samples, c.contended, n.noise_ms,
     CASE WHEN c.cpu_p50_ms >= 0.9 * c.p50_ms THEN c.yardstick END AS yardstick,
     CASE WHEN c.cpu_p50_ms >= 0.9 * c.p50_ms THEN c.yardstick_ms END AS yardstick_ms,
+    c.ttft_ms, c.ttft_low_ms, c.ttft_high_ms, c.tpot_ms, c.tpot_low_ms, c.tpot_high_ms,
     c.delta_mb, c.device_peak_mb, c.image_digest, c.command
 FROM chosen c LEFT JOIN noises n USING (cell_id)
 ORDER BY c.position, c.cell_key;
