@@ -81,6 +81,19 @@ def test_a_model_of_matrix_yaml_end_to_end(tmp_path: Path, cache: dict[str, str]
     assert left_behind(tmp_path) == []
 
 
+def test_every_combination_of_varied_settings_is_a_cell(tmp_path: Path, cache: dict[str, str]) -> None:
+    varied = ("--batch", "1", "2", "--sequence-length", "16", "24", "--no-timing", "--no-generation")
+    matrix("--models", "gpt2", "--targets", "cpu", *NONE, *varied, "--output-dir", str(tmp_path), environment=cache, expect=0)
+    cells = document(tmp_path)["cells"]
+    found = {(cell["settings"]["batch"], cell["settings"]["sequence_length"]): cell["outputs"][0]["shape"][:2] for cell in cells}
+    assert found == {(batch, length): [batch, length] for batch in (1, 2) for length in (16, 24)}
+    assert {cell["status"] for cell in cells} == {"pass"}
+    assert all(
+        f" --batch {cell['settings']['batch']} --sequence-length {cell['settings']['sequence_length']} " in cell["evidence"]["command"]
+        for cell in cells
+    )
+
+
 def test_bundles_that_were_made_elsewhere_are_used_and_none_is_made(tmp_path: Path, cache: dict[str, str]) -> None:
     """The three steps of a workflow: plan, make the bundles once, run a target with them."""
     there = ("--output-dir", str(tmp_path / "there"))

@@ -106,4 +106,5 @@ def plan_command(
     else:
         rows = [(job["target"], str(job["cells"]), ", ".join(job["runs_on"])) for job in job_matrices(plan, loaded)["include"]]
         print_table(("target", "cells", "runs on"), rows)
-        typer.echo(f"{len(plan.cells)} cells, {len(plan.models)} models; the plan is in {folder.path}")
+        planned = {(model.name, model.size) for model in plan.models}
+        typer.echo(f"{len(plan.cells)} cells, {len(planned)} models; the plan is in {folder.path}")
