@@ -19,11 +19,12 @@ from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import find_or_build, verify
 from hwmatrix.models.canary import canary_plans
-from hwmatrix.records import Plan, Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from hwmatrix.records import ModelKey, Plan
 
 pytestmark = pytest.mark.torch
 
@@ -34,7 +35,8 @@ PLAN = dataclasses.replace(make.plan(), models=(BERT,), cells=(make.cell_plan("b
 
 def entry(model: Any, cache: Path) -> dict[str, Any]:
     bundle = find_or_build(model, cache)
-    return {"model": model.name, "size": model.size.value, "key": bundle.key, "digest": bundle.digest}
+    named = {"model": model.name, "size": model.size.value, "batch": model.batch, "sequence_length": model.sequence_length}
+    return {**named, "key": bundle.key, "digest": bundle.digest}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def there(tmp_path: Path, made: Path) -> RunFolder:
     """The folder of the run on the machine that makes the bundles."""
     folder = RunFolder.create(tmp_path / "there", PLAN)
     entries = [entry(model, made) for model in (*canary_plans(), BERT)]
-    (folder.bundles / INDEX).write_text(json.dumps({"schema": "hwmatrix/bundle-index/1", "bundles": entries}))
+    (folder.bundles / INDEX).write_text(json.dumps({"schema": "hwmatrix/bundle-index/2", "bundles": entries}))
     return folder
 
 
@@ -63,7 +65,7 @@ def here(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "here", PLAN)
 
 
-def taken(archive: Path, here: RunFolder, cache: Path, plan: Plan = PLAN) -> frozenset[tuple[str, Size]]:
+def taken(archive: Path, here: RunFolder, cache: Path, plan: Plan = PLAN) -> frozenset[ModelKey]:
     return bundle_archive.unpack(archive, here, plan, cache)
 
 
@@ -71,7 +73,7 @@ def test_the_other_machine_uses_the_same_bundles(there: RunFolder, here: RunFold
     archive, cache = tmp_path / "bundles.tar", tmp_path / "cache"
     assert bundle_archive.pack(there, made, archive) == 3
     models = taken(archive, here, cache)
-    assert models == {("bert", Size.TINY), *((canary.name, canary.size) for canary in canary_plans())}
+    assert models == {BERT.key, *(canary.key for canary in canary_plans())}
     mine, theirs = find_or_build(BERT, cache), find_or_build(BERT, made)
     assert mine.digest == theirs.digest
     assert onnx_export.is_kept(mine.key, cache, "torch")
@@ -92,7 +94,7 @@ def test_a_model_without_a_bundle_is_left_out(there: RunFolder, here: RunFolder,
     index["bundles"][-1] |= {"key": None, "digest": None, "error_type": "factory_failed", "message": "it crashed"}
     (there.bundles / INDEX).write_text(json.dumps(index))
     assert bundle_archive.pack(there, made, tmp_path / "bundles.tar") == 2
-    assert ("bert", Size.TINY) not in taken(tmp_path / "bundles.tar", here, tmp_path / "cache")
+    assert BERT.key not in taken(tmp_path / "bundles.tar", here, tmp_path / "cache")
     assert "bert" not in (here.bundles / INDEX).read_text()
 
 
