@@ -423,8 +423,8 @@ def section_of(arguments: argparse.Namespace, bundle: Bundle, found: dict[int, d
     how = (
         f"Written by `nox -s bench_generation`: `{arguments.model}` in full size ({size}), float32, {arguments.threads} threads, "
         f"{GENERATED} new tokens, each program in its own process. A program and the target of hwmatrix that it is compared with run one "
-        f"right after the other, {ROUNDS} times; times and ratios (hwmatrix over the other program) are medians over these pairs. All "
-        "programs generate the same tokens."
+        f"right after the other, {ROUNDS} times; times and ratios (hwmatrix over the other program) are medians over these pairs. The "
+        "two of a pair generate the same tokens."
     )
     lines = [
         "## Generation beside other programs",

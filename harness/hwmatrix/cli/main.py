@@ -194,7 +194,7 @@ def spread(argv: list[str]) -> list[str]:
     """
     spreading: str | None = None
     words: list[str] = []
-    lists = _LISTS | (_AXES if argv[:1] and argv[0] in _VARYING else frozenset())
+    lists = _LISTS | (_AXES if argv and argv[0] in _VARYING else frozenset())
     for index, word in enumerate(argv):
         if word in lists:
             spreading = word

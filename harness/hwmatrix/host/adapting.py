@@ -116,6 +116,8 @@ def _next(plan: Plan, cell: CellPlan, end: _Ended) -> Change | None:
         return None
     backend = plan.target(cell.target).backend
     descriptor = descriptor_of(backend)
+    if cell.settings.new_tokens and descriptor.no_generation is not None:
+        return None
     failed = Failed(
         status=end.status,
         error_type=end.error_type,

@@ -12,7 +12,6 @@ from hwmatrix.records import (
     Axes,
     CellPlan,
     Dtype,
-    Family,
     Isolation,
     Limits,
     ModelPlan,
@@ -36,7 +35,6 @@ _FACTORY: Final = "factory"
 _RECIPE: Final = "recipe"
 _TRAINED: Final = "trained"
 """The ``weights`` in matrix.yaml of a recipe whose tiny model is trained."""
-_WITHOUT_TEXT: Final = frozenset({Family.VISION, Family.AUDIO, Family.VIDEO})
 _TINY_ONLY: Final = f"a model made from its type alone (weights: {_FACTORY}) is tiny"
 
 
@@ -212,14 +210,14 @@ def _varied(models: tuple[ModelPlan, ...], axes: Axes) -> tuple[ModelPlan, ...]:
     Raises:
         ConfigError: none of them takes text, but the sequence length is to vary.
     """
-    if axes.sequence_length and all(model.family in _WITHOUT_TEXT for model in models):
+    if axes.sequence_length and not any(model.takes_text for model in models):
         what = f"none of these models takes text: {', '.join(dict.fromkeys(model.name for model in models))}"
         raise ConfigError([Problem(where="--sequence-length", what=what, hint="leave it out, or vary --batch")])
     return tuple(
         dataclasses.replace(model, batch=batch, sequence_length=length)
         for model in models
         for batch in axes.batch or (model.batch,)
-        for length in (axes.sequence_length if model.family not in _WITHOUT_TEXT else ()) or (model.sequence_length,)
+        for length in (axes.sequence_length if model.takes_text else ()) or (model.sequence_length,)
     )
 
 

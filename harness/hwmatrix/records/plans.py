@@ -26,6 +26,7 @@ _GENERATIVE: Final = re.compile(
 """Matches the names of the transformers classes (5.23) that generate text."""
 _BATCH: Final = re.compile(r"/b(?P<batch>[0-9]+)-s[0-9]+-t[0-9]+")
 """Matches the batch in the key of a cell."""
+_WITHOUT_TEXT: Final = frozenset({Family.VISION, Family.AUDIO, Family.VIDEO})
 TYPE_PREFIX: Final = "type:"
 """The prefix of a transformers model type whose name could also be another model's. Names in matrix.yaml have no colon."""
 
@@ -126,6 +127,11 @@ class ModelPlan:
         return self.name, self.size, self.batch, self.sequence_length
 
     @property
+    def takes_text(self) -> bool:
+        """Whether its inputs have a sequence length that can be varied, judged by its family."""
+        return self.family not in _WITHOUT_TEXT
+
+    @property
     def generative(self) -> bool:
         """Whether its class generates text, judged by its name: a plan is made without transformers."""
         return _GENERATIVE.search(self.model_class) is not None
@@ -188,9 +194,10 @@ class Axes:
     sequence_length: tuple[Annotated[int, pydantic.Field(gt=0)], ...] = ()
     threads: tuple[Annotated[int, pydantic.Field(gt=0)], ...] = ()
 
-    def flags(self, settings: Settings) -> str:
-        """The options of a command that ask for these values of the varied settings; empty, or beginning with a space."""
-        varied = (field.name for field in dataclasses.fields(self) if getattr(self, field.name))
+    def flags(self, model: ModelPlan, settings: Settings) -> str:
+        """The options of a command that ask for these values of the settings varied for a model; empty, or beginning with a space."""
+        names = (field.name for field in dataclasses.fields(self) if model.takes_text or field.name != "sequence_length")
+        varied = (name for name in names if getattr(self, name))
         return "".join(f" --{name.replace('_', '-')} {getattr(settings, name)}" for name in varied)
 
 
@@ -283,4 +290,4 @@ def cell_command(model: ModelPlan, cell: CellPlan, plan: Plan) -> str:
     by_name = model.matrix_line is not None or model.weights == "factory"  # any other selector would be added to the whole suite
     own_rule = f" --suite {shlex.quote(plan.measure_of)} --timing" if plan.measure_of is not None and by_name else ""
     timed = own_rule if plan.timing else " --no-timing"
-    return f"nox -s matrix -- {selected}{plan.axes.flags(settings)} --isolation {isolation}{timed}"
+    return f"nox -s matrix -- {selected}{plan.axes.flags(model, settings)} --isolation {isolation}{timed}"

@@ -211,7 +211,7 @@ def _speeds_of_parts(old: ComparedCell, new: ComparedCell) -> list[Change]:
         median, new_low, new_high = (value for value in now if value is not None)
         if abs(median - due) > LEAST_PART_CHANGE * due and (new_low > high or new_high < low):
             kind = Kind.SLOWER if median > due else Kind.FASTER
-            detail = f"{name} was {was[0]:.4g} ms, is {median:.4g} ms; the time of the whole generation did not change"
+            detail = f"{name} was {was[0]:.4g} ms, is {median:.4g} ms"
             changes.append(Change(kind=kind, cell=new, old=old, detail=detail, ratio=median / due))
     return changes
 

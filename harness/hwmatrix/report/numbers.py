@@ -61,5 +61,5 @@ def by_position(ms: float | None, token: int | None, last: int) -> str | None:
     if ms is None:
         return None
     if token is None:
-        return f"tokens take gradually {'longer' if ms > 0 else 'less'}: {number(abs(ms))} ms from token 2 to token {last}"
+        return f"the time per token {'grows' if ms > 0 else 'falls'} by {number(abs(ms))} ms from token 2 to token {last}"
     return f"from token {token} on, each takes {number(abs(ms))} ms {'longer' if ms > 0 else 'less'}"

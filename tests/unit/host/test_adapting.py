@@ -123,6 +123,21 @@ def test_a_cell_that_generates_has_no_other_export(tmp_path: Path, new_tokens: i
     assert scene.executor.ran == [key, *(f"{key}{change}" for change in tried)]
 
 
+@pytest.mark.parametrize(("new_tokens", "retried"), [(0, True), (8, False)])
+def test_nothing_is_tried_where_the_target_cannot_generate(tmp_path: Path, new_tokens: int, *, retried: bool) -> None:
+    key = "bert/tiny/qnn"
+    made = planned()
+    settings = dataclasses.replace(made.cells[0].settings, dtype=Dtype.FLOAT16, new_tokens=new_tokens)
+    cells = tuple(dataclasses.replace(cell, settings=settings) for cell in make.plan(models=("bert",), targets=("qnn",)).cells)
+    adapt = AdaptRule(precision={Dtype.FLOAT16: (Dtype.A16W8,)}, export=False)
+    tolerances = made.tolerances | {Dtype.A16W8: made.tolerances[Dtype.FLOAT32]}
+    targets = (*made.targets, make.target_plan("qnn"))
+    plan = dataclasses.replace(made, cells=cells, targets=targets, adapt=adapt, tolerances=tolerances)
+    scene = Scene(tmp_path, FakeExecutor(outcomes={key: [make.failure(Status.UNSUPPORTED)]}), plan)
+    scene.run()
+    assert scene.executor.ran == [key, *([f"{key}+dtype=a16w8"] if retried else [])]
+
+
 def test_if_no_change_helps_the_cell_keeps_its_failure_and_all_attempts(tmp_path: Path) -> None:
     outcomes = {BERT: [OOM], **{f"{BERT}+{change}": [OOM] for change in ("batch=4", "batch=2", "batch=1")}}
     outcomes |= {f"{BERT}+dtype={name}": [make.failure(Status.ERROR)] for name in ("bfloat16", "float16")}

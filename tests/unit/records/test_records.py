@@ -15,6 +15,7 @@ from hwmatrix.records import (
     Change,
     Detection,
     Dtype,
+    Family,
     Isolation,
     Plan,
     Size,
@@ -159,6 +160,10 @@ def test_the_command_repeats_what_was_varied() -> None:
     half = Adaptation(of="bert/tiny/cpu/float32/b8-s16-t1", model="bert", change=Change(batch=4))
     retry = dataclasses.replace(cell, settings=dataclasses.replace(make.SETTINGS, batch=4), adaptation=half)
     assert " --batch 8 --threads 1 --isolation" in cell_command(make.model_plan(batch=4), retry, varied), "of the cell that failed"
+    longer = dataclasses.replace(VENV, axes=Axes(sequence_length=(16, 128)))
+    assert " --sequence-length 16 --isolation" in cell_command(make.model_plan(), make.cell_plan(), longer)
+    without_text = make.model_plan(family=Family.VISION)
+    assert "--sequence-length" not in cell_command(without_text, make.cell_plan(), longer), "the command would be refused"
 
 
 def test_stages_are_in_order() -> None:

@@ -106,7 +106,7 @@ def test_the_json_has_every_value_and_where_it_fails(rows: ReportRows) -> None:
 def test_the_markdown_has_a_table_of_generation(rows: ReportRows) -> None:
     text = matrix_md(rows)
     assert "| `gpt2` | tiny, float32, batch 1, 16 + 4 tokens | cpu (container) | 4.00 | 3.900 to 4.100 | 2.00 |" in text
-    assert "| 0.500 | tokens take gradually longer: 0.200 ms from token 2 to token 4 |" in text
+    assert "| 0.500 | the time per token grows by 0.200 ms from token 2 to token 4 |" in text
     assert "decoding with the cache; the prefill is right" in errors_md(rows)
 
 
@@ -116,7 +116,7 @@ def test_the_markdown_has_a_table_of_generation(rows: ReportRows) -> None:
         (None, None, None),
         (-0.5, 9, "from token 9 on, each takes 0.500 ms less"),
         (0.5, 9, "from token 9 on, each takes 0.500 ms longer"),
-        (-0.5, None, "tokens take gradually less: 0.500 ms from token 2 to token 32"),
+        (-0.5, None, "the time per token falls by 0.500 ms from token 2 to token 32"),
     ],
 )
 def test_a_change_by_position_is_told_in_words(ms: float | None, token: int | None, told: str | None) -> None:
@@ -131,7 +131,7 @@ def test_why_says_how_fast_it_generates_and_where_it_fails(database: Path, capsy
         "generation: first token after 4.00 ms (3.900 to 4.100), then 2.00 ms per token (1.900 to 2.100; 500 tokens/s); cache 0.500 MiB"
         in told
     )
-    assert "position:   tokens take gradually longer: 0.200 ms" in told
+    assert "position:   the time per token grows by 0.200 ms" in told
     assert main(["why", "gpt2", "mps", "--database", str(database)]) == 0
     told = capsys.readouterr().out
     assert "fails:      in the decode at step 2, after the padded prompt" in told
