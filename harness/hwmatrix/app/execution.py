@@ -72,10 +72,11 @@ def workshop_of(loaded: LoadedMatrix, environment: Environment, base_image: str 
 def facts_of(loaded: LoadedMatrix, executor: Executor, environment: Environment, commit: str | None) -> RunFacts:
     """The facts about a new run for its plan, including which targets cannot run here, and why."""
     unavailable = {name: reason for name in loaded.spec.targets if (reason := executor.unavailable(name)) is not None}
-    return _facts(environment, commit, executor.isolation, unavailable)
+    return facts_with(environment, commit, executor.isolation, unavailable)
 
 
-def _facts(environment: Environment, commit: str | None, isolation: Isolation, unavailable: dict[str, str]) -> RunFacts:
+def facts_with(environment: Environment, commit: str | None, isolation: Isolation, unavailable: dict[str, str]) -> RunFacts:
+    """The facts about a new run for its plan. ``unavailable`` are the targets that cannot run, with the reasons."""
     return RunFacts(
         run_id=f"{now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
         created_at=utc_now(),
@@ -96,6 +97,7 @@ def order_of(loaded: LoadedMatrix, planned: PlannedRun, workshop: Workshop, work
         reference=loaded.spec.images.reference,
         cache=workshop.cache_dir / "bundles",
         workers=workers,
+        memory_mb=workshop.memory_mb,
     )
 
 
@@ -122,7 +124,7 @@ def plan_elsewhere(
         ConfigError: the selection names something that matrix.yaml does not have.
     """
     check_selection(loaded, selection)
-    plan = make_plan(loaded, selection, _facts(environment, commit_of(loaded.path.absolute().parent), isolation, {}))
+    plan = make_plan(loaded, selection, facts_with(environment, commit_of(loaded.path.absolute().parent), isolation, {}))
     return RunFolder.create(output, plan), plan
 
 
@@ -222,8 +224,12 @@ def _short(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def pack_bundles(whole: Plan, archive: Path, loaded: LoadedMatrix, workshop: Workshop, *, output: Path, view: View) -> int:
+def pack_bundles(
+    whole: Plan, archive: Path, loaded: LoadedMatrix, workshop: Workshop, *, output: Path, view: View, executor: Executor | None = None
+) -> int:
     """Make the bundles of a plan and the exports that its targets need, and pack them for other machines. Return the number of bundles.
+
+    ``executor`` runs the work; None: one that suits the plan.
 
     Raises:
         NothingSelectedError: none of the plan's models can be built.
@@ -233,8 +239,8 @@ def pack_bundles(whole: Plan, archive: Path, loaded: LoadedMatrix, workshop: Wor
     models = [model for model in plan.models if model.unbuildable is None]
     if not models:
         raise NothingSelectedError("no model of the plan can be built", advice="Plan a run with other --models.")
-    executor = choose(plan.isolation, workshop)
-    folder = RunFolder.create(output, plan)
+    executor = executor or choose(plan.isolation, workshop)
+    folder = RunFolder.continued(output, plan)
     order = order_of(loaded, PlannedRun(folder=folder, plan=plan, executor=executor), workshop)
     claim(folder)
     try:
@@ -257,23 +263,27 @@ def run_part(
     output: Path,
     view: View,
     bundles: Path | None = None,
+    failures: bool = False,
+    executor: Executor | None = None,
 ) -> RunFolder:
     """Execute some targets of a plan that was made elsewhere; return the folder with their shards.
 
-    ``bundles`` is an archive of :func:`pack_bundles`: its bundles are used, and only those that it lacks are made here. For a target that
-    is not available here, the shard contains only the reason.
+    ``bundles`` is an archive of :func:`pack_bundles`: its bundles are used, and only those that it lacks are made here; with ``failures``,
+    those that could not be made are not tried again. For a target that is not available here, the shard contains only the reason.
+    ``executor`` runs the work; None: one that suits the plan. If an earlier
+    call with this output folder was killed, the cells that it finished are kept.
 
     Raises:
         NothingSelectedError: the plan has no cell on these targets.
         StoreError: the archive is rejected.
         HwmatrixError: a target's image, engine or store failed; the others ran.
     """
-    native = all(loaded.spec.targets[name].native for name in targets)
-    executor = choose(Isolation.VENV if native and whole.isolation is Isolation.CONTAINER else whole.isolation, workshop)
+    executor = executor or choose(isolation_of_part(whole, targets, loaded), workshop)
     plan = fetch_weights(restrict(whole, targets, executor), workshop.cache_dir)
-    folder = RunFolder.create(output, plan)
+    folder = RunFolder.continued(output, plan)
     claim(folder)
     try:
+        folder.salvage()
         for target in plan.targets:
             if target.unavailable is not None:
                 view.say(f"{target.name}: unavailable: {target.unavailable}")
@@ -290,7 +300,9 @@ def run_part(
         if any(target.unavailable is None for target in plan.targets):
             order = order_of(loaded, PlannedRun(folder=folder, plan=plan, executor=executor), workshop)
             if bundles is not None:
-                order = dataclasses.replace(order, handed_over=bundle_archive.unpack(bundles, folder, whole, order.cache))
+                order = dataclasses.replace(
+                    order, handed_over=bundle_archive.unpack(bundles, folder, whole, order.cache, failures=failures)
+                )
             run(order, view).raise_first()
     except KeyboardInterrupt:
         folder.salvage()
@@ -298,6 +310,12 @@ def run_part(
     finally:
         release(folder)
     return folder
+
+
+def isolation_of_part(whole: Plan, targets: Sequence[str], loaded: LoadedMatrix) -> Isolation:
+    """The isolation of some targets of a plan on a machine that runs only these: native ones need no container engine."""
+    native = all(loaded.spec.targets[name].native for name in targets)
+    return Isolation.VENV if native and whole.isolation is Isolation.CONTAINER else whole.isolation
 
 
 def restrict(plan: Plan, targets: Sequence[str], executor: Executor) -> Plan:

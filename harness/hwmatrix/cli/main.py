@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _COMMANDS: Final = (
     "matrix",
+    "cluster",
     "init",
     "show",
     "why",

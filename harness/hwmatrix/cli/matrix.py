@@ -12,6 +12,7 @@ import typer
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import order_of, plan_here, resume_last, run_and_report, workshop_of
 from hwmatrix.app.selecting import select
+from hwmatrix.cli.cluster import KEYS, Keys, needed
 from hwmatrix.cli.detect import print_detections
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
@@ -21,6 +22,7 @@ from hwmatrix.cli.options import (
     Batches,
     CacheLimit,
     Dtypes,
+    EngineChoice,
     Everything,
     Format,
     Generation,
@@ -43,7 +45,7 @@ from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.host.cache_limit import DEFAULT_GB
 from hwmatrix.host.stale import StaleRule
 from hwmatrix.matrix.load import load
-from hwmatrix.records import AdaptRule
+from hwmatrix.records import AdaptRule, Isolation
 
 if TYPE_CHECKING:
     from hwmatrix.matrix.load import LoadedMatrix
@@ -74,6 +76,16 @@ def matrix_command(
         int, typer.Option("--workers", min=1, help="Number of targets to run in parallel, each on its own cores.", metavar="N")
     ] = 1,
     isolation: Isolating = IsolationChoice.AUTO,
+    engine: Annotated[
+        EngineChoice, typer.Option("--engine", help="Run on this machine, or on the workers of a cluster.")
+    ] = EngineChoice.HERE,
+    scheduler: Annotated[
+        str | None, typer.Option("--scheduler", help="With --engine cluster: its scheduler's address.", metavar="ADDRESS")
+    ] = None,
+    local: Annotated[
+        int | None, typer.Option("--local", min=1, help="With --engine cluster: start this number of workers here instead.", metavar="N")
+    ] = None,
+    keys: Keys = KEYS,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the last run: run only missing cells.")] = False,
     stale: Annotated[
         bool, typer.Option("--stale", help="Continue the last run: also rerun cells whose image or model has changed, or that are too old.")
@@ -101,6 +113,8 @@ def matrix_command(
 
         hwmatrix matrix --models bert --batch 1 8 32 --sequence-length 16 128 --threads 1 2
 
+        hwmatrix matrix --engine cluster --scheduler tls://10.0.0.5:8786
+
         hwmatrix matrix --resume
 
         hwmatrix matrix --stale --max-age 30
@@ -109,14 +123,16 @@ def matrix_command(
         print_detections(Format.TABLE)
         return
     rule = _stale_rule(max_age, stale=stale)
+    _check_engine(engine, scheduler, local, stale=stale, workers=workers)
     environment, loaded, output = read_environment(), load(matrix), output_dir.absolute()
+    again = resume or stale
+    if again:
+        of_plan = (models, suite, targets, architectures, dtypes, batches, lengths, threads, size, isolation)
+        _refuse_with_resume(*of_plan, timing, generation, adapt, everything=everything)
     with progress(verbose=verbose) as view:
         workshop = workshop_of(loaded, environment, base_image, view)
-        if resume or stale:
-            of_plan = (models, suite, targets, architectures, dtypes, batches, lengths, threads, size, isolation)
-            _refuse_with_resume(*of_plan, timing, generation, adapt, everything=everything)
-            planned = resume_last(loaded, output, workshop, stale=stale)
-        else:
+        selection = None
+        if not again:
             selection = select(
                 loaded,
                 models=models or (),
@@ -132,10 +148,40 @@ def matrix_command(
                 cache=workshop.cache_dir,
                 say=workshop.say,
             )
-            adapting = _adapting(loaded, adapt)
+        adapting = _adapting(loaded, adapt)
+        if engine is EngineChoice.CLUSTER:
+            from hwmatrix.app.cluster import matrix_on_cluster
+            from hwmatrix.host.cluster.connection import connected, local_cluster
+
+            members = connected(scheduler, keys) if scheduler is not None else local_cluster(local or 1, environment.variables)
+            with members as client:
+                chosen = None if isolation is IsolationChoice.AUTO else Isolation(isolation.value)
+                matrix_on_cluster(client, adapting, selection, chosen, workshop, environment=environment, output=output, view=view)
+            return
+        if selection is None:
+            planned = resume_last(loaded, output, workshop, stale=stale)
+        else:
             planned = plan_here(adapting, selection, isolation.value, workshop, environment=environment, output=output)
         order = dataclasses.replace(order_of(loaded, planned, workshop, workers), stale=rule, cache_limit_gb=cache_limit)
         run_and_report(order, output, view)
+
+
+def _check_engine(engine: EngineChoice, scheduler: str | None, local: int | None, *, stale: bool, workers: int) -> None:
+    """Refuse options that do not suit the engine."""
+    if engine is EngineChoice.HERE:
+        for option, value in (("--scheduler", scheduler), ("--local", local)):
+            if value is not None:
+                raise ConfigError([Problem(where=option, what="it needs --engine cluster", hint="add --engine cluster")])
+        return
+    needed()
+    if (scheduler is None) == (local is None):
+        what = "it needs a scheduler's address, or a number of workers to start here"
+        raise ConfigError([Problem(where="--engine cluster", what=what, hint="add either --scheduler ADDRESS or --local N")])
+    if stale or workers > 1:
+        where, hint = (
+            ("--stale", "run it without --engine cluster") if stale else ("--workers", "start more workers of the cluster instead")
+        )
+        raise ConfigError([Problem(where=where, what="a cluster cannot do this", hint=hint)])
 
 
 def _adapting(loaded: LoadedMatrix, adapt: bool | None) -> LoadedMatrix:  # noqa: FBT001 - as it was typed

@@ -43,6 +43,13 @@ class IsolationChoice(enum.StrEnum):
     NONE = "none"
 
 
+class EngineChoice(enum.StrEnum):
+    """The values of ``--engine``: which machines run the cells."""
+
+    HERE = "here"
+    CLUSTER = "cluster"
+
+
 class Priority(enum.StrEnum):
     """Which models of matrix.yaml to use: those of its first suite, or all."""
 

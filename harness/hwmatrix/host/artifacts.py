@@ -40,10 +40,10 @@ def pack(folder: Path, target: str, archive: Path) -> tuple[str, ...]:
     return archives.write(archive, files)
 
 
-def unpack(archive: Path, folder: Path, *, limits: Limits | None = None) -> tuple[str, ...]:
+def unpack(archive: Path, folder: Path, *, limits: Limits | None = None, again: bool = False) -> tuple[str, ...]:
     """Check an archive, and move its shards into the folder of their run. Return the names of the shards.
 
-    All or nothing: a rejected archive leaves the folder unchanged.
+    All or nothing: a rejected archive leaves the folder unchanged. ``again``: shards that the folder already has may be among them.
 
     Raises:
         StoreError: the archive is not an archive, contains anything but what :func:`pack` writes, exceeds a limit, has wrong checksums, or
@@ -55,9 +55,10 @@ def unpack(archive: Path, folder: Path, *, limits: Limits | None = None) -> tupl
         _check_cells(archive, Path(temporary) / PLAN, plan)
         shards = _check_shards(archive, Path(temporary), names, plan)
         (folder / "shards").mkdir(exist_ok=True)
-        for name in shards:
-            if (folder / name).exists():
-                raise refused(archive, f"{name} already exists")
+        known = [name for name in shards if (folder / name).exists()]
+        if known and not again:
+            raise refused(archive, f"{known[0]} already exists")
+        shards = tuple(name for name in shards if name not in known)
         for name in shards:  # the sidecar first: a shard counts once both are there
             shutil.move(sidecar_path(Path(temporary) / name), sidecar_path(folder / name))
             shutil.move(Path(temporary) / name, folder / name)

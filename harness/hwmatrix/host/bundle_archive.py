@@ -51,11 +51,14 @@ def pack(folder: RunFolder, cache: Path, archive: Path) -> int:
     return len(keys)
 
 
-def unpack(archive: Path, folder: RunFolder, plan: Plan, cache: Path, *, limits: Limits = LIMITS) -> frozenset[ModelKey]:
+def unpack(
+    archive: Path, folder: RunFolder, plan: Plan, cache: Path, *, limits: Limits = LIMITS, failures: bool = False
+) -> frozenset[ModelKey]:
     """Check an archive, and put its bundles and exports into the cache. Return the models of the plan that now have a bundle.
 
     Nothing of a rejected archive is put into the cache. Other bundles of the same models in the cache are replaced. The index
-    of the run's folder then lists the bundles of the archive; models whose bundle could not be built elsewhere are left out.
+    of the run's folder then lists the bundles of the archive. Models whose bundle could not be built elsewhere are left out, so that this
+    machine tries, too; with ``failures``, the index has them with the reason, and they count as models that have one.
 
     Raises:
         StoreError: the archive is not an archive, contains anything but what :func:`pack` writes, exceeds a limit, has wrong checksums, is
@@ -67,7 +70,8 @@ def unpack(archive: Path, folder: RunFolder, plan: Plan, cache: Path, *, limits:
         with tempfile.TemporaryDirectory(dir=cache, prefix=".unpack-") as temporary:
             into = Path(temporary)
             names = archives.extract(archive, into, plan, limits, large=_is_large)
-            entries = _checked_entries(archive, into, models)
+            listed = _checked_entries(archive, into, models)
+            entries = [entry for entry in listed if entry["key"] is not None]
             found = {entry["key"]: _checked_bundle(archive, into / entry["key"]) for entry in entries}
             stray = {_key_of(name) for name in names} - {None, *found}
             if stray:
@@ -81,11 +85,12 @@ def unpack(archive: Path, folder: RunFolder, plan: Plan, cache: Path, *, limits:
             for key, exporter in exports:
                 with onnx_export.locked(key, cache, exporter):
                     _move(*(place / onnx_export.ONNX_DIR / key / exporter for place in (into, cache)))
-            index = json.loads((into / INDEX).read_bytes()) | {"bundles": entries}
+            handed_over = listed if failures else entries
+            index = json.loads((into / INDEX).read_bytes()) | {"bundles": handed_over}
             write_atomically(folder.bundles / INDEX, json.dumps(index, indent=1) + "\n")
     except OSError as error:
         raise StoreError(f"{cache}: cannot be written: {error}", advice="Free disk space, or set another HWMATRIX_CACHE.") from error
-    return frozenset(map(key_of_entry, entries))
+    return frozenset(map(key_of_entry, handed_over))
 
 
 def _is_large(name: str) -> bool | None:
@@ -119,18 +124,19 @@ def _entries(index: Path) -> list[dict[str, Any]]:
 
 
 def _checked_entries(archive: Path, into: Path, models: dict[ModelKey, ModelPlan]) -> list[dict[str, Any]]:
-    """The index's entries of bundles. Each must be of a model of the run, and every canary must have one."""
+    """The index's entries. Each must be of a model of the run, and every canary must have a bundle."""
     if not (into / INDEX).is_file():
         raise refused(archive, f"it has no {INDEX}")
     try:
-        entries = [entry for entry in _entries(into / INDEX) if entry["key"] is not None]
+        entries = _entries(into / INDEX)
     except StoreError as error:
         raise refused(archive, str(error)) from error
     listed = set(map(key_of_entry, entries))
     unknown = sorted(f"{name} ({size.value}, batch {batch}, length {length})" for name, size, batch, length in listed - models.keys())
     if unknown:
         raise refused(archive, f"its index has models that the run does not have: {', '.join(unknown[:3])}")
-    lacking = [canary.name for canary in canary_plans() if canary.key not in listed]
+    made = {key_of_entry(entry) for entry in entries if entry["key"] is not None}
+    lacking = [canary.name for canary in canary_plans() if canary.key not in made]
     if lacking:
         raise refused(archive, f"it lacks the bundle of {lacking[0]}")
     return entries

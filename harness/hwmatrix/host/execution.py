@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import threading
 from collections import Counter
@@ -19,6 +20,7 @@ from hwmatrix.host.executors import Job, follow
 from hwmatrix.host.run_order import RunOrder, RunOutcome
 from hwmatrix.host.sharing import at_once, core_sets
 from hwmatrix.host.stale import StaleRule, bundle_digests, stale
+from hwmatrix.host.timing_turn import timing_turn
 from hwmatrix.host.waves import Pace, Wave, waves
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.store.freshness import made_with
@@ -214,7 +216,8 @@ def _prepare(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View)
 def _run_targets(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View, totals: Mapping[str, int]) -> dict[str, HwmatrixError]:
     """Run ``workers`` targets at a time, each on its own cores, so that they do not disturb each other's timing.
 
-    ``totals`` are the numbers of cells per target in all waves.
+    If speed is measured, no other run on this machine measures at the same time. ``totals`` are the numbers of cells per target in all
+    waves.
     """
     failed: dict[str, HwmatrixError] = {}
     if not todo:
@@ -222,6 +225,8 @@ def _run_targets(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: V
     free = core_sets(min(order.workers, len(todo)))
     jobs = len(free)
     stopping = threading.Event()
+
+    turn = timing_turn(view.say, stopping) if order.plan.timing else contextlib.nullcontext()
 
     def one(target: str) -> HwmatrixError | None:
         cores = free.pop()
@@ -231,7 +236,7 @@ def _run_targets(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: V
         finally:
             free.append(cores)
 
-    with concurrent.futures.ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="target") as pool:
+    with turn, concurrent.futures.ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="target") as pool:
         futures = {target: pool.submit(one, target) for target in todo}
         try:
             for target, future in futures.items():
@@ -264,6 +269,7 @@ class _Share:
             memory_mb=max(cell.limits.memory_mb for cell in cells),
             cores=None if self.cores is None else self.cores.count(",") + 1,
             jobs=self.jobs,
+            total_mb=order.memory_mb,
         )
 
 

@@ -39,7 +39,10 @@ _IN_CONTAINER: Final = {"plan": "/hwmatrix/plan", "cache": "/hwmatrix/cache", "o
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workshop:
-    """What all executors share: the project, the build inputs, the cache, the outer environment, and where to report."""
+    """What all executors share: the project, the build inputs, the cache, the outer environment, and where to report.
+
+    ``memory_mb`` is the memory in MiB that a run may use; None: the machine's.
+    """
 
     project_root: Path
     spec: MatrixSpec
@@ -50,6 +53,7 @@ class Workshop:
     say: OnLine
     detail: OnLine
     source: str | None = None
+    memory_mb: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,19 @@ class RunFolder:
         return folder
 
     @classmethod
+    def continued(cls, output: Path, plan: Plan) -> RunFolder:
+        """Return the run's folder with this plan: the existing one, with its shards, or a new one.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        folder = cls(path=output / RUNS / plan.run_id)
+        if not folder.path.exists():
+            return cls.create(output, plan)
+        folder.replace_plan(plan)
+        return folder
+
+    @classmethod
     def within(cls, run: RunFolder, name: str, plan: Plan) -> RunFolder:
         """Create a folder within a run's, with the plan of a part of this run. In an existing folder, the plan is replaced.
 

@@ -19,6 +19,7 @@ class RunOrder:
 
     ``stale`` says which verdicts to renew; without it, all existing ones stand. ``cache_limit_gb`` is the limit of the bundle cache between
     the waves of a run, in GiB. ``handed_over`` are the keys of the models whose bundles were made elsewhere and are in the cache.
+    ``memory_mb`` is the memory in MiB that it may use; None: the machine's.
     """
 
     folder: RunFolder
@@ -30,6 +31,7 @@ class RunOrder:
     stale: StaleRule | None = None
     cache_limit_gb: float = DEFAULT_GB
     handed_over: frozenset[ModelKey] = frozenset()
+    memory_mb: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

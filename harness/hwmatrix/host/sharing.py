@@ -14,16 +14,16 @@ PIECE_MB: Final = 1024
 """MiB for each piece of work besides its memory limit: its part of the container's /tmp, and of its worker."""
 
 
-def at_once(*, threads: int, memory_mb: int, cores: int | None, jobs: int) -> int:
+def at_once(*, threads: int, memory_mb: int, cores: int | None, jobs: int, total_mb: int | None = None) -> int:
     """Return how many pieces of work with so many threads and so much memory can run at the same time in one of ``jobs`` jobs.
 
-    ``cores`` is the job's number of cores; None means all. Outside Linux it is 1: there the cores are unknown, and children are separate
-    interpreters, which no worker could fork.
+    ``cores`` is the job's number of cores; None means all. ``total_mb`` is the memory of all jobs in MiB; None: the machine's. Outside
+    Linux it is 1: there the cores are unknown, and children are separate interpreters, which no worker could fork.
     """
     if not sys.platform.startswith("linux"):
         return 1
     mine = cores if cores is not None else len(os.sched_getaffinity(0))
-    room_mb = psutil.virtual_memory().total // 2**20 // jobs - PARENT_MB
+    room_mb = (total_mb or psutil.virtual_memory().total // 2**20) // jobs - PARENT_MB
     return max(1, min(mine // max(1, threads), room_mb // (memory_mb + PIECE_MB)))
 
 
@@ -33,9 +33,15 @@ def container_mb(memory_mb: int, pieces: int) -> int:
 
 
 def core_sets(workers: int) -> list[str | None]:
-    """Return disjoint sets of cores, one per worker; None (all cores) with a single worker or outside Linux."""
-    if workers <= 1 or not sys.platform.startswith("linux"):
+    """Return disjoint sets of the cores that this thread may use, one per worker; None: all cores of the machine.
+
+    It is None outside Linux, and for a single worker whose thread is not restricted.
+    """
+    if not sys.platform.startswith("linux"):
         return [None] * max(1, workers)
     cores = sorted(os.sched_getaffinity(0))
+    if workers <= 1 and len(cores) == os.cpu_count():
+        return [None]
+    workers = max(1, workers)
     share = max(1, len(cores) // workers)
     return [",".join(str(core) for core in cores[(index * share) % len(cores) :][:share]) for index in range(workers)]

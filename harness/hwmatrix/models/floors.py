@@ -9,6 +9,7 @@ larger error comes from the target.
 from __future__ import annotations
 
 import copy
+import math
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.models.outputs import call_options, flatten_outputs
@@ -117,15 +118,19 @@ def _rounded(tensor: torch.Tensor, bits: int) -> torch.Tensor:
     """
     import torch
 
-    counted = tensor[(tensor > _NEVER) & torch.isfinite(tensor)]
-    if counted.numel() == 0:
-        return tensor
-    low, high = min(float(counted.min()), 0.0), max(float(counted.max()), 0.0)
+    low, high = (float(end) for end in torch.aminmax(tensor)) if tensor.numel() else (0.0, 0.0)
+    plain = low > _NEVER and math.isfinite(high)  # nothing to leave out (NaN makes both ends NaN): most tensors, and much faster
+    if not plain:
+        counted = tensor[(tensor > _NEVER) & torch.isfinite(tensor)]
+        if counted.numel() == 0:
+            return tensor
+        low, high = float(counted.min()), float(counted.max())
+    low, high = min(low, 0.0), max(high, 0.0)
     step = (high - low) / (2**bits - 1)
     if step == 0.0:
         return tensor
-    grid = torch.round(tensor.clamp(max=high) / step) * step
-    return torch.where(tensor > _NEVER, grid, tensor)
+    grid: torch.Tensor = torch.round((tensor if plain else tensor.clamp(max=high)) / step) * step
+    return grid if plain else torch.where(tensor > _NEVER, grid, tensor)
 
 
 def _outputs(model: torch.nn.Module, inputs: _Tensors) -> _Tensors:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 INDEX: Final = "bundles.json"
 INDEX_SCHEMA: Final = "hwmatrix/bundle-index/2"
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
+_TRAINING: Final = 4
+"""How many of its cell's time limits the training of a model may take."""
 _TRIES: Final = 5
 """Steps that each get a model's time limit in turn: its bundle, each of two exporters, and each of two exports that generate."""
 _UNFINISHED: Final = "bundle_unfinished"
@@ -123,8 +125,12 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
     def of(number: int) -> ModelPlan:
         return models[number % len(models)]
 
-    # A bundle and each of its exports may take as long as the limit says.
-    with Crew(work, size=size, patience=lambda number: _TRIES * _limit_of(of(number), limits).timeout_s) as crew:
+    def patience(number: int) -> float:
+        """A bundle and each of its exports may take as long as their limits say."""
+        limit = _limit_of(of(number), limits)
+        return _limit_of_bundle(of(number), limit).timeout_s + (_TRIES - 1) * limit.timeout_s
+
+    with Crew(work, size=size, patience=patience) as crew:
         for done in crew.do(range(len(models)), lambda number: _emit_started(of(number))):
             reason = _unfinished(done)
             if reason is None:
@@ -144,14 +150,20 @@ def _limit_of(model: ModelPlan, limits: dict[ModelKey, Limits]) -> Limits:
     return limits.get(model.key, _CANARY_LIMITS)
 
 
+def _limit_of_bundle(model: ModelPlan, limits: Limits) -> Limits:
+    """The limits of a bundle. Training takes longer than anything that a cell does, and how long depends on the processor."""
+    return dataclasses.replace(limits, timeout_s=_TRAINING * limits.timeout_s) if model.trained else limits
+
+
 def _build_and_export(
     cache: Path, models: list[tuple[ModelPlan, Limits, exports.Wanted]], number: int, closing: tuple[int, ...]
 ) -> dict[str, Any]:
     """Build one bundle and its exports, each in a child process; return their outcome. Numbers past the last model are retries."""
     again, index = divmod(number, len(models))
     model, limits, wanted = models[index]
-    end = run_forked(functools.partial(_build, model, cache), limits=limits, closing=closing)
-    entry = _entry_of_end(model, end, limits, again=bool(again))
+    limits_of_bundle = _limit_of_bundle(model, limits)
+    end = run_forked(functools.partial(_build, model, cache), limits=limits_of_bundle, closing=closing)
+    entry = _entry_of_end(model, end, limits_of_bundle, again=bool(again))
     told: list[dict[str, Any]] = []
     if entry.key is not None:
         told = exports.export(entry.key, cache, limits, wanted, again=bool(again), closing=closing)

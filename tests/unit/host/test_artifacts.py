@@ -202,8 +202,11 @@ def test_limits(there: Path, here: Path, tmp_path: Path, limits: Limits, why: st
 def test_a_shard_is_never_replaced(there: Path, here: Path, tmp_path: Path) -> None:
     pack(there, "cpu", tmp_path / "a.tar")
     unpack(tmp_path / "a.tar", here)
+    before = {path.name: path.read_bytes() for path in (here / "shards").iterdir()}
     with pytest.raises(StoreError, match="already exists"):
         unpack(tmp_path / "a.tar", here)
+    assert unpack(tmp_path / "a.tar", here, again=True) == ()
+    assert {path.name: path.read_bytes() for path in (here / "shards").iterdir()} == before
 
 
 @pytest.mark.parametrize("data", [b"", b"text", b"\x1f\x8b\x08\x00" + b"\x00" * 100])

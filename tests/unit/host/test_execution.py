@@ -281,13 +281,15 @@ def test_parallel_targets_run_on_separate_cores(scene: Scene, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("cores", "workers", "expected"),
     [
-        ({0, 1, 2, 3}, 1, [None]),
+        ({0, 1, 2, 3, 4, 5, 6, 7}, 1, [None]),
+        ({0, 1, 2, 3}, 1, ["0,1,2,3"]),
         ({0, 1, 2, 3}, 2, ["0,1", "2,3"]),
         ({4, 6, 7}, 2, ["4", "6"]),
         ({0, 1}, 3, ["0", "1", "0"]),
     ],
 )
 def test_core_sets(monkeypatch: pytest.MonkeyPatch, cores: set[int], workers: int, expected: list[str | None]) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: cores)
     assert core_sets(workers) == expected
 

@@ -76,7 +76,7 @@ def of_workflows() -> Iterator[str]:
             yield from words
 
 
-ASKED = sorted({*of_the_project(["host", "dev", "bench"]), *of_a_file(".github/tools.txt"), *of_nox(), *of_workflows()})
+ASKED = sorted({*of_the_project(["host", "cluster", "dev", "bench"]), *of_a_file(".github/tools.txt"), *of_nox(), *of_workflows()})
 
 
 def closure(asked: Iterable[str]) -> dict[str, set[str]]:

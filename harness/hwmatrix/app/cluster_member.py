@@ -1,0 +1,342 @@
+"""What a member of a cluster does for a run: makes bundles, runs the cells of a part, hands over what it has finished, cleans up.
+
+Dask calls these functions on workers. They return failures instead of raising them: a failure of a part is a result of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from distributed import get_worker
+
+from hwmatrix.app.environment import read_environment
+from hwmatrix.app.execution import isolation_of_part, pack_bundles, run_part, workshop_of
+from hwmatrix.errors import CommandError, EngineError, HwmatrixError, ImageBuildError, StoreError
+from hwmatrix.host import artifacts, containers
+from hwmatrix.host.cluster.offers import Offer, cores_of, memory_of, offer
+from hwmatrix.host.cluster.travelling import Archive, Project, folder_of
+from hwmatrix.host.engine import connect
+from hwmatrix.host.executors import Executor, Workshop, choose, missing_hardware
+from hwmatrix.host.run_folder import RUNS, RunFolder, worker
+from hwmatrix.matrix.load import LoadedMatrix, load
+from hwmatrix.matrix.shipped import MATRIX_FILE
+from hwmatrix.models.canary import canary_plans
+from hwmatrix.records import Isolation, Plan, Role, plan_from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import TracebackType
+
+
+_STOPS_WITHIN_S: Final = 30.0
+TOPIC: Final = "hwmatrix-"
+"""The beginning of the name under which a member reports what happens in a run; the run's id follows."""
+_SHOWN_EVENTS: Final = frozenset({"cell", "bundle", "bundle_again"})
+"""The events that travel: one for each finished thing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of a run: the cells of some models, on one target or (bundles) on all. ``plan`` is its plan as JSON.
+
+    ``name`` is unique in a run, ``attempt`` counts from 1.
+    """
+
+    name: str
+    run_id: str
+    plan: str
+    targets: tuple[str, ...]
+    attempt: int = 1
+    base_image: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A failure on a member: its message, advice and exit code, and the member's name. ``retry``: another member may succeed."""
+
+    member: str
+    message: str
+    advice: str
+    exit_code: int
+    retry: bool
+
+    def error(self) -> HwmatrixError:
+        """The failure as an error of the run."""
+        message = f"{self.member}: {self.message}"
+        if self.exit_code == ImageBuildError.exit_code:
+            return ImageBuildError(message, command=(), code=None, output="", advice=self.advice)
+        kind = {EngineError.exit_code: EngineError, StoreError.exit_code: StoreError}.get(self.exit_code, HwmatrixError)
+        return kind(message, advice=self.advice)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shards:
+    """What a part gave: an archive of shards (None: it has none), and what failed besides."""
+
+    member: str
+    archive: bytes | None
+    failure: Failure | None
+
+
+Bundles: TypeAlias = "Archive | Failure"
+
+
+def survey(targets: Sequence[str], project: Project) -> dict[str, str]:
+    """Say which of these targets cannot run on this member, and why.
+
+    Raises:
+        HwmatrixError: the project cannot be stored here.
+    """
+    spec = load(project.unpacked(read_environment().cache) / MATRIX_FILE).spec
+    return {target: reason for target in targets if (reason := missing_hardware(spec, target)) is not None}
+
+
+def offer_here() -> Offer:
+    """What this member offers."""
+    return offer(os.environ)
+
+
+def without_folder(paths: Sequence[str]) -> list[str]:
+    """Return the checkpoints that are not on this member."""
+    return [path for path in paths if not Path(path).is_dir()]
+
+
+def make_bundles(part: Part, project: Project) -> Bundles:
+    """Make the bundles of a part's models, and keep them as an archive that other members fetch."""
+    with _at_work(part, project) as work:
+        archive = work.folder / "bundles.tar"
+        try:
+            pack_bundles(work.plan, archive, work.loaded, work.workshop, output=work.folder, view=work.view, executor=work.executor)
+            return Archive.keep(part.run_id, archive, work.cache)
+        except HwmatrixError as error:
+            return _failure(error)
+
+
+def run_cells(part: Part, project: Project, bundles: Bundles) -> Shards:
+    """Run the cells of a part with these bundles. Cells that an earlier attempt on this machine finished are not run again."""
+    if isinstance(bundles, Failure):
+        return Shards(member=_name(), archive=None, failure=bundles)
+    with _at_work(part, project) as work:
+        failure: Failure | None = None
+        try:
+            run_part(
+                work.plan,
+                part.targets,
+                work.loaded,
+                work.workshop,
+                output=work.folder,
+                view=work.view,
+                bundles=bundles.path,
+                failures=True,
+                executor=work.executor,
+            )
+        except HwmatrixError as error:
+            failure = _failure(error)
+        return Shards(member=_name(), archive=_packed(work.folder, part), failure=failure)
+
+
+def leftovers(run_id: str) -> list[bytes]:
+    """End what this member runs for a run. Return archives of what its parts finished here, also before this worker was started."""
+    environment = read_environment()
+    stop(run_id)
+    if not folder_of(environment.cache, run_id).is_dir():
+        return []
+    with contextlib.suppress(EngineError):
+        containers.remove_leftovers(connect(environment.variables, need_builder=False))
+    found: list[bytes] = []
+    for plan in sorted(folder_of(environment.cache, run_id).glob(f"*/{RUNS}/{run_id}/plan.json")):
+        folder = RunFolder(path=plan.parent)
+        if _is_free(folder) and _is_salvaged(folder):
+            targets = tuple(target.name for target in folder.plan().targets)
+            found += [archive for target in targets if (archive := _archive(folder, target)) is not None]
+    return found
+
+
+def _is_free(folder: RunFolder) -> bool:
+    """Whether no part works in a folder. A part of this process that was just stopped gets half a minute to end."""
+    end = time.monotonic() + _STOPS_WITHIN_S
+    while worker(folder) == os.getpid() and time.monotonic() < end:
+        time.sleep(0.1)
+    return worker(folder) is None
+
+
+def _is_salvaged(folder: RunFolder) -> bool:
+    """Whether the unfinished shards of a dead runner could be sealed, which takes until its processes have ended."""
+    end = time.monotonic() + _STOPS_WITHIN_S
+    while True:
+        try:
+            folder.salvage()
+        except StoreError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.5)
+        else:
+            return True
+
+
+def stop(run_id: str) -> None:
+    """End what this member runs for a run."""
+    with _LOCK:
+        stopped = [key for key in _EXECUTORS if key[0] == run_id]
+        executors = [_EXECUTORS.pop(key) for key in stopped]
+    for executor in executors:
+        executor.stop()
+
+
+def forget(run_id: str) -> None:
+    """End what this member runs for a run, and delete what it stored for it. Bundles and images stay: the next run may need them."""
+    stop(run_id)
+    shutil.rmtree(folder_of(read_environment().cache, run_id), ignore_errors=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Work:
+    """Everything for the work on a part. ``folder`` is the part's own."""
+
+    plan: Plan
+    folder: Path
+    cache: Path
+    loaded: LoadedMatrix
+    workshop: Workshop
+    executor: Executor
+    view: _Reporting
+
+
+@contextlib.contextmanager
+def _at_work(part: Part, project: Project) -> Iterator[_Work]:
+    """Prepare the work on a part, on the cores that this worker may use."""
+    environment = read_environment()
+    view = _Reporting(part)
+    view.begins()
+    loaded = load(project.unpacked(environment.cache) / MATRIX_FILE)
+    workshop = dataclasses.replace(workshop_of(loaded, environment, part.base_image, view), memory_mb=memory_of(environment.variables))
+    plan = plan_from_json(part.plan, where=part.name)
+    folder = folder_of(environment.cache, part.run_id) / part.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with _pinned(environment.variables):
+        executor = _executor(part.run_id, project.digest, isolation_of_part(plan, part.targets, loaded), workshop)
+        yield _Work(plan=plan, folder=folder, cache=environment.cache, loaded=loaded, workshop=workshop, executor=executor, view=view)
+
+
+_EXECUTORS: Final[dict[tuple[str, str, Isolation], Executor]] = {}
+_LOCK: Final = threading.Lock()
+
+
+class _PreparedOnce:
+    """An executor that prepares each target once for all parts."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._prepared: set[str] = set()
+        self._lock = threading.Lock()
+        self.isolation = executor.isolation
+        self.unavailable = executor.unavailable
+        self.identity = executor.identity
+        self.run = executor.run
+        self.stop = executor.stop
+
+    def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:
+        """Build what the targets need and what is not built yet. Return the errors of the targets that failed."""
+        with self._lock:
+            failed = self._executor.prepare([target for target in targets if target not in self._prepared])
+            self._prepared |= {*targets} - failed.keys()
+            return failed
+
+
+def _executor(run_id: str, project: str, isolation: Isolation, workshop: Workshop) -> Executor:
+    key = (run_id, project, isolation)
+    with _LOCK:
+        if key not in _EXECUTORS:
+            _EXECUTORS[key] = _PreparedOnce(choose(isolation, workshop))
+        return _EXECUTORS[key]
+
+
+@contextlib.contextmanager
+def _pinned(variables: Mapping[str, str]) -> Iterator[None]:
+    """Keep this thread, and all that it starts, on the cores that this worker may use."""
+    cores = cores_of(variables)
+    if not cores or not sys.platform.startswith("linux"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _packed(folder: Path, part: Part) -> bytes | None:
+    return _archive(RunFolder(path=folder / RUNS / part.run_id), part.targets[0])
+
+
+def _archive(folder: RunFolder, target: str) -> bytes | None:
+    """The finished shards of a target in a folder as an archive; None if it has none."""
+    if not any(folder.shards.glob(f"{target}-*.duckdb")):
+        return None
+    with tempfile.TemporaryDirectory(dir=folder.path) as temporary:
+        archive = Path(temporary) / "shards.tar"
+        artifacts.pack(folder.path, target, archive)
+        return archive.read_bytes()
+
+
+def _failure(error: HwmatrixError) -> Failure:
+    output = error.output if isinstance(error, CommandError) else ""
+    message = "\n".join(part for part in (error.message, "\n".join(output.strip().splitlines()[-20:])) if part)
+    retry = isinstance(error, EngineError | StoreError | ImageBuildError)
+    return Failure(member=_name(), message=message, advice=error.advice, exit_code=error.exit_code, retry=retry)
+
+
+def _name() -> str:
+    return str(get_worker().name)
+
+
+class _Reporting:
+    """A view that sends what it is told to the client of the run."""
+
+    def __init__(self, part: Part) -> None:
+        self._worker = get_worker()  # it is known only in the task's own thread
+        self._topic = TOPIC + part.run_id
+        self._part = part.name
+        self._canaries = {canary.name for canary in canary_plans()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        pass
+
+    def begins(self) -> None:
+        """Send that the work on the part begins."""
+        self._send({"begins": self._part})
+
+    def say(self, text: str) -> None:
+        """Send a step."""
+        self._send({"say": text})
+
+    def detail(self, text: str) -> None:
+        """Send nothing: nobody watches a build on another machine line by line."""
+
+    def begin(self, target: str, count: int, noun: str = "cells") -> None:
+        """Send nothing: the client knows how much there is to do."""
+
+    def event(self, target: str, event: dict[str, Any]) -> None:
+        """Send what was finished."""
+        canary = event.get("model") in self._canaries or event.get("role") in {Role.CANARY_GOOD, Role.CANARY_WRONG}
+        if event["event"] in _SHOWN_EVENTS and not canary:
+            self._send({"target": target, "event": event})
+
+    def end(self, target: str) -> None:
+        """Send nothing: the part's result says it."""
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._worker.log_event(self._topic, {"member": str(self._worker.name), "part": self._part, **message})

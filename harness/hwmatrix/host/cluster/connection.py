@@ -1,0 +1,217 @@
+"""Starts the members of a cluster, and connects to one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import ssl
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import dask
+import psutil
+from distributed import Client, Nanny, Scheduler, SpecCluster
+
+from hwmatrix.basics.near_miss import near_miss
+from hwmatrix.basics.processes import living, own_mark
+from hwmatrix.errors import ConfigError, EngineError, Problem
+from hwmatrix.host.cluster.keys import make_keys, security
+from hwmatrix.host.cluster.offers import CORES_VARIABLE, MEMORY_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from distributed.security import Security
+
+PORT: Final = 8786
+"""Dask's usual port for schedulers."""
+PRELOAD: Final = "hwmatrix.host.cluster.preload"
+SETTINGS: Final[dict[str, Any]] = {
+    "distributed.scheduler.allowed-failures": 0,  # the client retries, since it knows which cells a lost worker had finished
+    "distributed.scheduler.work-stealing": True,
+    "distributed.worker.memory.target": False,  # a worker's own memory is small: models run in processes with their own limits
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+    "distributed.admin.large-graph-warning-threshold": "1GB",
+}
+"""The settings of every member. A scheduler or worker that another program starts should have them too: docs/cluster.md."""
+_NO_DASHBOARD: Final = "127.0.0.1:0"
+"""Where a member's unencrypted web server listens, which Dask always starts: only this machine reaches it, at a port that is free."""
+_LOCAL: Final = "hwmatrix-cluster-"
+_OWNER: Final = "owner.pid"
+_CONNECT_S: Final = 10.0
+_SCHEMES: Final = frozenset({"tls"})
+
+
+def checked(address: str) -> str:
+    """Check the address of a scheduler, and return it.
+
+    Raises:
+        ConfigError: it is not one, or its traffic would not be encrypted.
+    """
+    scheme, separator, place = address.partition("://")
+    if not separator:
+        scheme, place = "tls", address
+    if scheme not in _SCHEMES:
+        hint = near_miss(scheme, _SCHEMES) if scheme != "tcp" else "use tls://: whoever reaches a scheduler without keys can run code on it"
+        raise ConfigError([Problem(where=address, what=f"members of a cluster do not speak {scheme}://", hint=hint)])
+    host, colon, port = place.rpartition(":")
+    if not colon:
+        host, port = place, str(PORT)
+    if not host or not port.isdecimal():
+        raise ConfigError([Problem(where=address, what="it is not the address of a scheduler", hint=f"write tls://HOST:{PORT}")])
+    return f"tls://{host}:{port}"
+
+
+@contextlib.contextmanager
+def connected(address: str, keys: Path) -> Iterator[Client]:
+    """A connection to a scheduler.
+
+    Raises:
+        ConfigError: the address or the keys are not usable.
+        EngineError: no scheduler answers there, or it has other keys.
+    """
+    where, secure = checked(address), security(keys)
+    with dask.config.set(SETTINGS), _quiet():
+        try:
+            client = Client(where, security=secure, timeout=_CONNECT_S, set_as_default=False)
+        except (TimeoutError, OSError, ssl.SSLError) as error:
+            raise EngineError(f"{where}: {_reason(error)}", advice="Start one there: hwmatrix cluster scheduler.") from error
+        with client:
+            yield client
+
+
+@contextlib.contextmanager
+def local_cluster(workers: int, variables: Mapping[str, str], *, cores: int | None = None) -> Iterator[Client]:
+    """A cluster of worker processes on this machine, with keys of its own, for as long as the block runs.
+
+    Each worker has its share of the machine's memory, and ``cores`` cores (None: its share of them, at least one).
+    """
+    _remove_leftovers()
+    with tempfile.TemporaryDirectory(prefix=_LOCAL) as folder, dask.config.set(SETTINGS), _quiet():
+        (Path(folder) / _OWNER).write_text(own_mark(), encoding="ascii")
+        make_keys(Path(folder) / "keys", days=30)
+        secure = security(Path(folder) / "keys")
+        memory_mb = psutil.virtual_memory().total // 2**20 // workers
+        common = {
+            "nthreads": 1,
+            "memory_limit": 0,
+            "preload": [PRELOAD],
+            "local_directory": folder,
+            "dashboard": False,
+            "dashboard_address": _NO_DASHBOARD,
+            "security": secure,
+            "silence_logs": logging.CRITICAL,
+        }
+        specs = {
+            index: {
+                "cls": Nanny,
+                "options": common
+                | {
+                    "name": f"worker-{index + 1}",
+                    "env": {**variables, CORES_VARIABLE: share, MEMORY_VARIABLE: str(memory_mb)},
+                    "host": "127.0.0.1",
+                },
+            }
+            for index, share in enumerate(_shares_of_cores(workers, cores))
+        }
+        scheduler = {
+            "cls": Scheduler,
+            "options": {
+                "host": "127.0.0.1",
+                "port": 0,
+                "protocol": "tls://",
+                "security": secure,
+                "dashboard": False,
+                "dashboard_address": _NO_DASHBOARD,
+            },
+        }
+        with (
+            SpecCluster(workers=specs, scheduler=scheduler, security=secure, silence_logs=logging.CRITICAL) as cluster,
+            Client(cluster, security=secure, set_as_default=False) as client,
+        ):
+            client.wait_for_workers(workers, timeout=60)
+            yield client
+
+
+async def serve_scheduler(host: str | None, port: int, keys: Path) -> None:
+    """Run a scheduler until it is told to stop.
+
+    Raises:
+        ConfigError: the keys are not usable, or the address is in use.
+    """
+    secure = security(keys)
+    with dask.config.set(SETTINGS):
+        try:
+            async with Scheduler(
+                host=host, port=port, protocol="tls://", security=secure, dashboard=False, dashboard_address=_NO_DASHBOARD
+            ) as scheduler:
+                await scheduler.finished()
+        except OSError as error:
+            raise ConfigError([Problem(where=f"port {port}", what=f"cannot be used: {error}", hint="choose another --port")]) from error
+
+
+async def serve_worker(address: str, keys: Path, *, name: str | None, cores: str | None, memory_mb: int | None) -> None:
+    """Run a worker, and restart it when it dies, until the scheduler ends or this process is told to stop.
+
+    Raises:
+        ConfigError: the address or the keys are not usable.
+    """
+    secure: Security = security(keys)
+    share = {CORES_VARIABLE: cores, MEMORY_VARIABLE: None if memory_mb is None else str(memory_mb)}
+    environment = {**os.environ, **{variable: value for variable, value in share.items() if value is not None}}
+    with dask.config.set(SETTINGS):
+        async with Nanny(
+            checked(address),
+            security=secure,
+            nthreads=1,
+            memory_limit=0,
+            name=name,
+            preload=[PRELOAD],
+            env=environment,
+            dashboard=False,
+            dashboard_address=_NO_DASHBOARD,
+            death_timeout=60,
+        ) as nanny:
+            await nanny.finished()
+
+
+def _remove_leftovers() -> None:
+    """Delete the folders of local clusters whose process was killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_LOCAL}*"):
+        with contextlib.suppress(OSError):  # another user's
+            if living((folder / _OWNER).read_text(encoding="ascii")) is None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _shares_of_cores(workers: int, cores: int | None) -> list[str]:
+    """The cores of each worker on this machine. If there are more workers than cores, several share one."""
+    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    share = min(cores or max(1, len(mine) // workers), len(mine))
+    return [",".join(str(mine[(index * share + offset) % len(mine)]) for offset in range(share)) for index in range(workers)]
+
+
+def _reason(error: BaseException) -> str:
+    """Why a connection failed. Other keys show as an error of TLS somewhere in the causes."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return f"its keys are not those of this cluster, or it has none ({cause.reason or cause})"
+        cause = cause.__cause__ or cause.__context__
+    return f"no scheduler answers there ({error})"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Dask's log from the console: what matters in it is told by the run itself."""
+    logger = logging.getLogger("distributed")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

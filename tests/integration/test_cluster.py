@@ -1,0 +1,194 @@
+"""A run on a cluster whose workers are threads of this process and execute nothing: what is delivered, retried and told."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import factory_plans as make
+import pytest
+from distributed import Client, LocalCluster
+from fake_executor import FakeExecutor
+from rich.console import Console
+
+from hwmatrix.app import cluster, cluster_member
+from hwmatrix.app import execution as executing
+from hwmatrix.app.environment import read_environment
+from hwmatrix.app.execution import workshop_of
+from hwmatrix.basics.cache_folder import CACHE_VARIABLE
+from hwmatrix.errors import EngineError, HwmatrixError
+from hwmatrix.host.cluster import offers, parts
+from hwmatrix.host.console import PlainView
+from hwmatrix.host.run_folder import RunFolder
+from hwmatrix.matrix.load import LoadedMatrix, load
+from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
+from hwmatrix.store.merge import merge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hwmatrix.records import Plan
+
+
+MODELS = ("m0", "m1", "m2", "m3")
+TARGETS = ("cpu", "openvino")
+
+
+@dataclasses.dataclass
+class Lab:
+    """A cluster of two workers, and a run to give it."""
+
+    client: Client
+    loaded: LoadedMatrix
+    output: Path
+    executor: FakeExecutor = dataclasses.field(default_factory=FakeExecutor)
+    made: list[str] = dataclasses.field(default_factory=list)
+    printed: io.StringIO = dataclasses.field(default_factory=io.StringIO)
+
+    def plan(self, **changes: Any) -> Plan:
+        return make.plan(models=MODELS, targets=TARGETS, matrix_sha256=self.loaded.sha256, timing=False, **changes)
+
+    def run(self, folder: RunFolder) -> None:
+        view = PlainView(Console(file=self.printed, width=300), verbose=False)
+        workshop = workshop_of(self.loaded, read_environment(), None, view)
+        cluster.run_on(self.client, self.loaded, folder, folder.plan(), output=self.output, workshop=workshop, view=view)
+
+    def statuses(self, folder: RunFolder) -> dict[str, str]:
+        database = self.output / "check.duckdb"
+        assert merge([folder.path], database, fresh=True).rejected == ()
+        with duckdb.connect(str(database), read_only=True) as connection:
+            return dict(connection.execute("SELECT cell_key, status FROM results ORDER BY position").fetchall())
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(cluster, "_LOOK_S", 0.05)
+    monkeypatch.setattr(parts, "PARTS_PER_WORKER", 1)  # two models each
+    resources = {"hwmatrix-turn": 1, "hwmatrix-memory-mb": 8192, f"hwmatrix-code-{offers.code_digest()}": 1}
+    resources |= {f"hwmatrix-target-{target}": 1 for target in TARGETS}
+    with (
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            host="127.0.0.1",
+            protocol="tcp://",
+            dashboard_address="127.0.0.1:0",
+            resources=resources,
+        ) as members,
+        Client(members, set_as_default=False) as client,
+    ):
+        lab = Lab(client=client, loaded=load(shipped_root() / MATRIX_FILE), output=tmp_path / "out")
+        lab.output.mkdir()
+        lock = threading.Lock()
+
+        def pack(whole: Plan, archive: Path, *_: Any, **__: Any) -> int:
+            with lock:
+                lab.made.extend(model.name for model in whole.models)
+            archive.write_bytes("\n".join(model.name for model in whole.models).encode())
+            return len(whole.models)
+
+        def unpack(archive: Path, folder: RunFolder, plan: Plan, cache: Path, *, failures: bool) -> frozenset[Any]:
+            assert failures
+            assert archive.is_relative_to(cache.parent)
+            assert folder.path.is_dir()
+            assert archive.read_bytes().decode().split() == [model.name for model in plan.models]
+            return frozenset(model.key for model in plan.models)
+
+        monkeypatch.setattr(cluster_member, "pack_bundles", pack)
+        monkeypatch.setattr(cluster_member, "choose", lambda *_: lab.executor)
+        monkeypatch.setattr(executing.bundle_archive, "unpack", unpack)
+        monkeypatch.setattr(cluster, "merge_and_report", lambda *_: None)
+        yield lab
+
+
+def test_every_cell_is_run_once_and_every_bundle_is_made_once(lab: Lab) -> None:
+    folder = RunFolder.create(lab.output, lab.plan())
+    lab.run(folder)
+    keys = [cell.key for cell in lab.plan().cells]
+    assert lab.statuses(folder) == dict.fromkeys(keys, "pass")
+    assert sorted(lab.executor.ran) == sorted(keys)
+    assert sorted(lab.made) == sorted(MODELS)
+    printed = lab.printed.getvalue()
+    assert "cpu: done" in printed
+    assert "[4/4]" in printed
+    assert not list((lab.output.parent / "cache" / "cluster" / "runs").iterdir())  # the members kept nothing
+
+
+def test_what_is_settled_is_not_run_again(lab: Lab) -> None:
+    plan = lab.plan()
+    folder = RunFolder.create(lab.output, plan)
+    done = [cell for cell in plan.cells if cell.target == "cpu"]
+    make.write_shard(folder.shards, plan, results=[make.result(cell) for cell in done])
+    lab.run(folder)
+    assert sorted(lab.executor.ran) == sorted(cell.key for cell in plan.cells if cell.target == "openvino")
+    lab.run(folder)
+    assert "nothing is missing: every cell has a verdict" in lab.printed.getvalue()
+    assert len(lab.executor.ran) == len(MODELS)
+
+
+def test_a_part_whose_runner_dies_is_continued(lab: Lab) -> None:
+    """Each time, the container dies after one cell. What it finished counts, and only the rest is tried again."""
+    lab.executor.dies_after["openvino"] = 1
+    folder = RunFolder.create(lab.output, lab.plan())
+    lab.run(folder)
+    keys = [cell.key for cell in lab.plan().cells]
+    assert lab.statuses(folder) == dict.fromkeys(keys, "pass")
+    assert sorted(lab.executor.ran) == sorted(keys)
+    printed = lab.printed.getvalue()
+    assert printed.count("1 of its 2 cells are tried again") == 2
+    assert printed.count("[4/4]") == 2
+
+
+def test_a_part_that_always_fails_is_given_up(lab: Lab) -> None:
+    lab.executor.dies_after["openvino"] = 0
+    folder = RunFolder.create(lab.output, lab.plan())
+    with pytest.raises(EngineError, match=r"openvino: the runner ended before all cells were done \(exit code 137\)"):
+        lab.run(folder)
+    assert lab.statuses(folder) == {
+        key: "pass" if key.endswith("cpu") else "infra_error" for key in (cell.key for cell in lab.plan().cells)
+    }
+    assert lab.printed.getvalue().count("2 of its 2 cells are tried again") == 4  # two parts, each tried three times
+
+
+def test_a_failure_that_no_other_machine_can_mend_ends_the_part(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pack(*_: Any, **__: Any) -> int:
+        raise HwmatrixError("the models cannot be read")
+
+    monkeypatch.setattr(cluster_member, "pack_bundles", pack)
+    folder = RunFolder.create(lab.output, lab.plan())
+    with pytest.raises(HwmatrixError, match="the models cannot be read"):
+        lab.run(folder)
+    assert set(lab.statuses(folder).values()) == {"infra_error"}
+    assert lab.executor.ran == []
+
+
+def test_without_a_worker_that_can_run_a_target_its_cells_are_given_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_GIVE_UP_S", 0.2)
+    plan = make.plan(models=("m0",), targets=("cpu", "onnxruntime"), matrix_sha256=lab.loaded.sha256, timing=False)
+    folder = RunFolder.create(lab.output, plan)
+    with pytest.raises(EngineError, match="no worker that can run onnxruntime is left in the cluster"):
+        lab.run(folder)
+    assert lab.statuses(folder) == {"m0/tiny/cpu": "pass", "m0/tiny/onnxruntime": "infra_error"}
+
+
+def test_finished_cells_that_an_earlier_client_never_got_are_taken_over(lab: Lab) -> None:
+    plan = lab.plan()
+    folder = RunFolder.create(lab.output, plan)
+    left = RunFolder.create(lab.output.parent / "cache" / "cluster" / "runs" / plan.run_id / "cpu 1 of 6", plan)
+    make.write_shard(left.shards, plan, results=[make.result(cell) for cell in plan.cells if cell.target == "cpu"])
+    lab.run(folder)
+    assert sorted(lab.executor.ran) == sorted(cell.key for cell in plan.cells if cell.target == "openvino")
+    assert set(lab.statuses(folder).values()) == {"pass"}
+
+
+def test_a_worker_with_other_code_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer = dataclasses.replace(offers.offer({}), code="of another commit")
+    monkeypatch.setattr(cluster_member, "offer_here", lambda: offer)
+    with pytest.raises(EngineError, match=r"has another hwmatrix .*code of another commit"):
+        cluster.members_of(lab.client)
