@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from hwmatrix.records import ModelKey, Plan
 
 PART_S: Final = 60.0
-"""How long a part should take, in seconds: long enough that starting an image (some seconds) does not count."""
-PARTS_PER_WORKER: Final = 3
-"""A target is split into at least so many parts for each worker, if it has enough models, so that a fast worker does more of them."""
+"""How long a part should take, in seconds: long enough that starting an image (5 to 10 seconds) hardly counts, short enough that a fast worker
+does more of them, and that a lost machine costs little."""
 _UNKNOWN_S: Final = 2.0
 """The cost of a cell if nothing was measured at all."""
 
@@ -60,7 +59,8 @@ def grouped(plan: Plan, todo: Mapping[str, Sequence[CellPlan]], costs_s: Mapping
         for model, by_target in wanted.items()
     }
     longest = max((sum(of_model.get(target, 0.0) for of_model in cost.values()) for target in todo), default=0.0)
-    count = max(1, min(len(wanted), max(math.ceil(longest / PART_S), workers * PARTS_PER_WORKER)))
+    at_least = math.ceil(workers / max(1, len(todo)))  # so that each worker has a part
+    count = max(1, min(len(wanted), max(math.ceil(longest / PART_S), at_least)))
     shares = _shares({model: max(by_target.values()) for model, by_target in cost.items()}, count)
     groups = [_group(plan, [(model, wanted[model]) for model in share], cost) for share in shares]
     return sorted(groups, key=lambda group: -group.cost_s)

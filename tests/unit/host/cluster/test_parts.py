@@ -39,16 +39,17 @@ def test_every_cell_is_in_one_part(seconds: list[float], workers: int) -> None:
     assert groups[0].cost_s <= 2 * max(longest_first, *seconds)
 
 
-def test_a_worker_gets_several_parts_if_there_are_enough_models() -> None:
+def test_parts_are_long_enough_and_there_is_one_for_each_worker() -> None:
     plan = make.plan(models=[f"m{number}" for number in range(40)], targets=TARGETS)
-    assert len(grouped(plan, _todo(plan), {}, workers=4)) == 12
-    assert len(grouped(plan, _todo(plan), {}, workers=50)) == 40
+    assert len(grouped(plan, _todo(plan), {}, workers=1)) == 2  # 40 models at 2 s on each target, in parts of a minute
+    assert len(grouped(plan, _todo(plan), {}, workers=9)) == 5
+    assert len(grouped(plan, _todo(plan), {}, workers=500)) == 40
 
 
 def test_a_cell_never_measured_counts_as_the_median_of_its_target() -> None:
     plan = make.plan(models=["a", "b", "c", "d"], targets=TARGETS)
     known = {"a/tiny/cpu": 1.0, "b/tiny/cpu": 30.0, "c/tiny/cpu": 50.0}
-    groups = grouped(plan, _todo(plan), known, workers=2)
+    groups = grouped(plan, _todo(plan), known, workers=8)
     assert {group.models[0].name: group.cost_s for group in groups} == {"a": 30.0, "b": 30.0, "c": 50.0, "d": 30.0}  # a: on openvino
 
 
