@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from hwmatrix.records import ModelKey, Plan
 
 PART_S: Final = 60.0
-"""How long a part should take, in seconds: long enough that starting an image (5 to 10 seconds) hardly counts, short enough that a fast worker
-does more of them, and that a lost machine costs little."""
+"""How long a part should take, in seconds: long enough that starting an image (5 to 10 seconds) hardly counts, short enough that a fast
+worker does more of them, and that a lost machine costs little."""
 _UNKNOWN_S: Final = 2.0
 """The cost of a cell if nothing was measured at all."""
 
