@@ -187,6 +187,49 @@ def test_finished_cells_that_an_earlier_client_never_got_are_taken_over(lab: Lab
     assert set(lab.statuses(folder).values()) == {"pass"}
 
 
+def test_an_interrupted_run_keeps_what_was_finished(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One part is interrupted in the middle. Its finished cell is taken over; the other has no verdict, not even a failure."""
+    plan = lab.plan()
+    folder = RunFolder.create(lab.output, plan)
+    first = threading.Event()
+
+    def run(self: FakeExecutor, job: Any, on_line: Any) -> Any:
+        self.dies_after = {job.target: 1}
+        ended = FakeExecutor.run(self, job, on_line)
+        assert first.wait(20)
+        self.started.set()
+        assert self.stopped.wait(20)
+        return ended
+
+    class Interrupted(FakeExecutor):
+        pass
+
+    Interrupted.run = run  # type: ignore[method-assign]
+    lab.executor = Interrupted()
+
+    def report(_self: Any, _title: str, _event: Any) -> None:
+        if not first.is_set():
+            first.set()
+            assert lab.executor.started.wait(20)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster._ClusterRun, "_report", report)
+    with pytest.raises(KeyboardInterrupt):
+        lab.run(folder)
+    found = lab.statuses(folder)
+    assert set(found.values()) == {"pass", "not_run"}
+    assert sorted(key for key, status in found.items() if status == "pass") == sorted(lab.executor.ran)
+    assert not list((lab.output.parent / "cache" / "cluster" / "runs").iterdir())
+
+
+def test_a_lost_scheduler_ends_the_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster._ClusterRun, "_report", lambda self, *_: self._client.close(1))
+    folder = RunFolder.create(lab.output, lab.plan())
+    with pytest.raises(EngineError, match=r"the scheduler is gone\nStart it again, then continue with --resume"):
+        lab.run(folder)
+    assert "the members do not know that the run has ended" in lab.printed.getvalue()
+
+
 def test_a_worker_with_other_code_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = dataclasses.replace(offers.offer({}), code="of another commit")
     monkeypatch.setattr(cluster_member, "offer_here", lambda: offer)

@@ -35,6 +35,7 @@ from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.records import CellPlan, Isolation, ModelPlan, Plan, Role, to_json
 from hwmatrix.store.confined import opened
 from hwmatrix.store.reading import DATABASE, query
+from hwmatrix.store.shard import finished_cells
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -161,6 +162,7 @@ def run_on(client: Client, loaded: LoadedMatrix, folder: RunFolder, plan: Plan, 
     """Run what a plan lacks on a cluster, then merge and report. However it ends, finished cells are merged and reported.
 
     Raises:
+        EngineError: the scheduler is gone.
         HwmatrixError: a target's image, engine or store failed on its last attempt; the others ran.
     """
     claim(folder)
@@ -170,13 +172,15 @@ def run_on(client: Client, loaded: LoadedMatrix, folder: RunFolder, plan: Plan, 
         run = _ClusterRun(client, loaded, folder, plan, workshop=workshop, view=view, history=(output / DATABASE,))
         try:
             failed = run.work_off()
+        except OSError as error:  # a connection of Dask; what hwmatrix reads and writes raises its own errors
+            raise EngineError(f"the cluster does not answer: {error}", advice="Continue with --resume: finished cells are kept.") from error
         finally:
             run.end()
             merge_and_report(folder, output, workshop.cache_dir, view)
     finally:
         release(folder)
-    for error in failed.values():
-        raise error
+    for failure in failed.values():
+        raise failure
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -230,16 +234,21 @@ class _ClusterRun:
         self._failed: dict[str, HwmatrixError] = {}
         self._members: dict[str, str] = {}
         self._project: Future[Project] | None = None
+        self._done: set[str] = set()
         self._dead: set[str] = set()
         self._begun: dict[str, str] = {}
         self._reported: set[str] = set()
         self._submitted = 0
 
     def work_off(self) -> dict[str, HwmatrixError]:
-        """Run every cell that has no verdict yet. Return the first error of each target that failed as a whole."""
+        """Run every cell that has no verdict yet. Return the first error of each target that failed as a whole.
+
+        Raises:
+            EngineError: the scheduler is gone.
+        """
         self._client.subscribe_topic(self._topic, lambda event: self._arrived.put(event[1]))
         self._members = self._names()
-        self._collect_leftovers(list(self._members))
+        self._take_over(list(self._members), member.begin)
         todo = self._to_do()
         if not todo:
             self._view.say("nothing is missing: every cell has a verdict")
@@ -253,7 +262,10 @@ class _ClusterRun:
         looked = time.monotonic()
         while self._jobs:
             with contextlib.suppress(queue.Empty):
-                self._handle(self._arrived.get(timeout=_LOOK_S))
+                arrived = self._arrived.get(timeout=_LOOK_S)
+                self._check_scheduler()
+                self._handle(arrived)
+            self._check_scheduler()
             if time.monotonic() - looked > _LOOK_S:
                 self._look_at_members()
                 looked = time.monotonic()
@@ -262,21 +274,32 @@ class _ClusterRun:
         return self._failed
 
     def end(self) -> None:
-        """End what is still running on the members, and have them delete what they stored for this run."""
+        """End what is still running on the members, take over what it finished, and have them delete what they stored for this run."""
+        try:
+            self._check_scheduler()
+            if self._jobs:
+                self._client.cancel([future for job in self._jobs.values() for future in (job.future, job.batch.bundles)], force=True)
+                self._take_over(list(self._names()), member.leftovers)
+            self._client.unsubscribe_topic(self._topic)
+            _on_each(self._client, member.forget, self._plan.run_id)
+        except (OSError, EngineError) as error:
+            self._view.say(f"the members do not know that the run has ended ({error}); --resume takes over what they have finished")
+
+    def _check_scheduler(self) -> None:
+        """Check that the scheduler is there: without it, Dask drops all that was submitted.
+
+        Raises:
+            EngineError: it is gone.
+        """
         if self._client.status != "running":
-            return
-        futures = [future for job in self._jobs.values() for future in (job.future, job.batch.bundles)]
-        if futures:
-            self._client.cancel(futures, force=True)
-        self._client.unsubscribe_topic(self._topic)
-        _on_each(self._client, member.forget, self._plan.run_id)
+            raise EngineError("the scheduler is gone", advice="Start it again, then continue with --resume: finished cells are kept.")
 
     def _to_do(self) -> dict[str, tuple[CellPlan, ...]]:
-        settled = self._folder.settled()
+        self._done = self._folder.settled()
         found: dict[str, list[CellPlan]] = defaultdict(list)
         for cell in self._plan.cells:
             target = self._plan.target(cell.target)
-            if cell.key not in settled and target.unavailable is None and self._plan.model_of(cell).unbuildable is None:
+            if cell.key not in self._done and target.unavailable is None and self._plan.model_of(cell).unbuildable is None:
                 found[cell.target].append(cell)
         return {target: tuple(cells) for target, cells in found.items()}
 
@@ -387,24 +410,25 @@ class _ClusterRun:
         self._view.event(title, event)
 
     def _take(self, job: _Job, result: Shards) -> None:
-        """Store the shards of a finished part. If it failed in part, try the rest again."""
+        """Store the shards of a finished part. Cells that it could not run are tried again, or recorded as our failure."""
         if result.archive is not None:
             self._store(result.archive)
-        if result.failure is None:
-            return
-        if result.failure.retry and job.part.attempt < ATTEMPTS:
-            self._again(job, result.failure.message, member_name=result.member)
-            return
-        error = result.failure.error()
-        self._record(job, str(error))
-        self._failed.setdefault(job.target, error)
+        failure = result.failure
+        if failure is not None and not failure.retry:
+            error = failure.error()
+            self._record(job, str(error))
+            self._failed.setdefault(job.target, error)
+        else:
+            self._again(job, "not all of its cells were run" if failure is None else failure.message, member_name=result.member)
 
     def _store(self, archive: bytes) -> tuple[str, ...]:
-        """Check an archive of shards and put them into the run's folder."""
+        """Check an archive of shards, and put them into the run's folder. Return the names of those that are new."""
         with tempfile.TemporaryDirectory(dir=self._folder.path, prefix=".arrived-") as temporary:
             file = Path(temporary) / "shards.tar"
             file.write_bytes(archive)
-            return artifacts.unpack(file, self._folder.path, again=True)
+            names = artifacts.unpack(file, self._folder.path, again=True)
+        self._done |= finished_cells([self._folder.path / name for name in names])
+        return names
 
     def _lost(self, job: _Job, error: KilledWorker | None) -> None:
         """Give a dead worker's part to another. Dask reports it for every part that the worker was given, also those not begun."""
@@ -424,12 +448,11 @@ class _ClusterRun:
             self._dead.add(address)
             self._members.pop(address, None)
             self._view.say(f"{name} died")
-            self._collect_leftovers(self._restarted(name, address))
+            self._take_over(self._restarted(name, address), member.begin)
 
     def _again(self, job: _Job, why: str, *, member_name: str | None = None) -> None:
         """Try the cells of a part that have no verdict yet once more, or record why they have none."""
-        settled = self._folder.settled()
-        left = tuple(cell for cell in job.cells if cell.key not in settled)
+        left = tuple(cell for cell in job.cells if cell.key not in self._done)
         if not left:
             return
         who = f"{member_name}: " if member_name else ""
@@ -444,8 +467,7 @@ class _ClusterRun:
         self._start(job.part.name, left, job.batch, attempt=job.part.attempt + 1)
 
     def _record(self, job: _Job, message: str) -> None:
-        settled = self._folder.finished()
-        cells = tuple(cell for cell in job.cells if cell.key not in settled)
+        cells = tuple(cell for cell in job.cells if cell.key not in self._done)
         if cells:
             infrastructure.record(self._folder.shards, self._plan, job.target, cells, error_type="infrastructure", message=message)
 
@@ -486,9 +508,9 @@ class _ClusterRun:
             time.sleep(0.2)
         return []
 
-    def _collect_leftovers(self, addresses: Iterable[str]) -> None:
-        """Take over the cells that parts of this run finished on these members before their worker, or an earlier client, died."""
-        for answer in _on_each(self._client, member.leftovers, self._plan.run_id, workers=list(addresses)).values():
+    def _take_over(self, addresses: Iterable[str], ask: Callable[[str], list[bytes]]) -> None:
+        """Take over the cells that parts of this run finished on these members before they, their worker or an earlier client ended."""
+        for answer in _on_each(self._client, ask, self._plan.run_id, workers=list(addresses)).values():
             for archive in answer if isinstance(answer, list) else ():
                 try:
                     names = self._store(archive)

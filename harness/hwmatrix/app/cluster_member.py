@@ -25,7 +25,7 @@ from hwmatrix.host import artifacts, containers
 from hwmatrix.host.cluster.offers import Offer, cores_of, memory_of, offer
 from hwmatrix.host.cluster.travelling import Archive, Project, folder_of
 from hwmatrix.host.engine import connect
-from hwmatrix.host.executors import Executor, Workshop, choose, missing_hardware
+from hwmatrix.host.executors import Ended, Executor, Job, Workshop, choose, missing_hardware
 from hwmatrix.host.run_folder import RUNS, RunFolder, worker
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.shipped import MATRIX_FILE
@@ -33,7 +33,7 @@ from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import Isolation, Plan, Role, plan_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
 
@@ -112,36 +112,55 @@ def without_folder(paths: Sequence[str]) -> list[str]:
 
 def make_bundles(part: Part, project: Project) -> Bundles:
     """Make the bundles of a part's models, and keep them as an archive that other members fetch."""
-    with _at_work(part, project) as work:
-        archive = work.folder / "bundles.tar"
-        try:
+    try:
+        with _at_work(part, project) as work:
+            archive = work.folder / "bundles.tar"
             pack_bundles(work.plan, archive, work.loaded, work.workshop, output=work.folder, view=work.view, executor=work.executor)
             return Archive.keep(part.run_id, archive, work.cache)
-        except HwmatrixError as error:
-            return _failure(error)
+    except HwmatrixError as error:
+        return _failure(error)
+    except _StoppedError:
+        return _failure(EngineError("it was stopped"))
 
 
 def run_cells(part: Part, project: Project, bundles: Bundles) -> Shards:
     """Run the cells of a part with these bundles. Cells that an earlier attempt on this machine finished are not run again."""
     if isinstance(bundles, Failure):
         return Shards(member=_name(), archive=None, failure=bundles)
-    with _at_work(part, project) as work:
-        failure: Failure | None = None
-        try:
-            run_part(
-                work.plan,
-                part.targets,
-                work.loaded,
-                work.workshop,
-                output=work.folder,
-                view=work.view,
-                bundles=bundles.path,
-                failures=True,
-                executor=work.executor,
-            )
-        except HwmatrixError as error:
-            failure = _failure(error)
-        return Shards(member=_name(), archive=_packed(work.folder, part), failure=failure)
+    try:
+        with _at_work(part, project) as work:
+            failure = _run(part, work, bundles)
+            return Shards(member=_name(), archive=_packed(work.folder, part), failure=failure)
+    except HwmatrixError as error:
+        return Shards(member=_name(), archive=None, failure=_failure(error))
+    except _StoppedError:  # what it finished is handed over by leftovers()
+        return Shards(member=_name(), archive=None, failure=_failure(EngineError("it was stopped")))
+
+
+def _run(part: Part, work: _Work, bundles: Archive) -> Failure | None:
+    try:
+        run_part(
+            work.plan,
+            part.targets,
+            work.loaded,
+            work.workshop,
+            output=work.folder,
+            view=work.view,
+            bundles=bundles.path,
+            failures=True,
+            executor=work.executor,
+        )
+    except HwmatrixError as error:
+        return _failure(error)
+    return None
+
+
+def begin(run_id: str) -> list[bytes]:
+    """Make this member ready for a run. Return what it had finished for the same run before: see :func:`leftovers`."""
+    found = leftovers(run_id)
+    with _LOCK:
+        _ENDED.discard(run_id)
+    return found
 
 
 def leftovers(run_id: str) -> list[bytes]:
@@ -186,6 +205,7 @@ def _is_salvaged(folder: RunFolder) -> bool:
 def stop(run_id: str) -> None:
     """End what this member runs for a run."""
     with _LOCK:
+        _ENDED.add(run_id)
         stopped = [key for key in _EXECUTORS if key[0] == run_id]
         executors = [_EXECUTORS.pop(key) for key in stopped]
     for executor in executors:
@@ -195,6 +215,8 @@ def stop(run_id: str) -> None:
 def forget(run_id: str) -> None:
     """End what this member runs for a run, and delete what it stored for it. Bundles and images stay: the next run may need them."""
     stop(run_id)
+    for plan in folder_of(read_environment().cache, run_id).glob(f"*/{RUNS}/{run_id}/plan.json"):
+        _is_free(RunFolder(path=plan.parent))
     shutil.rmtree(folder_of(read_environment().cache, run_id), ignore_errors=True)
 
 
@@ -221,18 +243,23 @@ def _at_work(part: Part, project: Project) -> Iterator[_Work]:
     workshop = dataclasses.replace(workshop_of(loaded, environment, part.base_image, view), memory_mb=memory_of(environment.variables))
     plan = plan_from_json(part.plan, where=part.name)
     folder = folder_of(environment.cache, part.run_id) / part.name
-    folder.mkdir(parents=True, exist_ok=True)
     with _pinned(environment.variables):
-        executor = _executor(part.run_id, project.digest, isolation_of_part(plan, part.targets, loaded), workshop)
+        executor = _executor(part.run_id, project.digest, isolation_of_part(plan, part.targets, loaded), workshop, folder)
         yield _Work(plan=plan, folder=folder, cache=environment.cache, loaded=loaded, workshop=workshop, executor=executor, view=view)
 
 
 _EXECUTORS: Final[dict[tuple[str, str, Isolation], Executor]] = {}
+_ENDED: Final[set[str]] = set()
+"""Runs that have ended here: a part of them that only now begins is dropped."""
 _LOCK: Final = threading.Lock()
 
 
+class _StoppedError(KeyboardInterrupt):
+    """A job was stopped because its run has ended: its unfinished cells have no verdict, not even that they failed."""
+
+
 class _PreparedOnce:
-    """An executor that prepares each target once for all parts."""
+    """An executor that prepares each target once for all parts, and after :meth:`stop` ends every job as an interrupt would."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -241,8 +268,7 @@ class _PreparedOnce:
         self.isolation = executor.isolation
         self.unavailable = executor.unavailable
         self.identity = executor.identity
-        self.run = executor.run
-        self.stop = executor.stop
+        self._stopped = threading.Event()
 
     def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:
         """Build what the targets need and what is not built yet. Return the errors of the targets that failed."""
@@ -251,10 +277,26 @@ class _PreparedOnce:
             self._prepared |= {*targets} - failed.keys()
             return failed
 
+    def run(self, job: Job, on_line: Callable[[str], None]) -> Ended:
+        """Run a job to its end."""
+        ended = self._executor.run(job, on_line)
+        if self._stopped.is_set():
+            raise _StoppedError
+        return ended
 
-def _executor(run_id: str, project: str, isolation: Isolation, workshop: Workshop) -> Executor:
+    def stop(self) -> None:
+        """End all running jobs."""
+        self._stopped.set()
+        self._executor.stop()
+
+
+def _executor(run_id: str, project: str, isolation: Isolation, workshop: Workshop, folder: Path) -> Executor:
+    """The executor of a run on this member, and the part's folder, unless the run has ended."""
     key = (run_id, project, isolation)
     with _LOCK:
+        if run_id in _ENDED:
+            raise _StoppedError
+        folder.mkdir(parents=True, exist_ok=True)
         if key not in _EXECUTORS:
             _EXECUTORS[key] = _PreparedOnce(choose(isolation, workshop))
         return _EXECUTORS[key]
