@@ -283,7 +283,8 @@ class _ClusterRun:
             self._client.unsubscribe_topic(self._topic)
             _on_each(self._client, member.forget, self._plan.run_id)
         except (OSError, EngineError) as error:
-            self._view.say(f"the members do not know that the run has ended ({error}); --resume takes over what they have finished")
+            why = error.message if isinstance(error, EngineError) else error
+            self._view.say(f"the members do not know that the run has ended ({why}); --resume takes over what they have finished")
 
     def _check_scheduler(self) -> None:
         """Check that the scheduler is there: without it, Dask drops all that was submitted.

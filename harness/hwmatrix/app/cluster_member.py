@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 
 _STOPS_WITHIN_S: Final = 30.0
+_KEPT_S: Final = 14 * 24 * 3600.0
+"""For how long a run that was killed can be continued with what a member finished for it, in seconds."""
 TOPIC: Final = "hwmatrix-"
 """The beginning of the name under which a member reports what happens in a run; the run's id follows."""
 _SHOWN_EVENTS: Final = frozenset({"cell", "bundle", "bundle_again"})
@@ -158,9 +160,17 @@ def _run(part: Part, work: _Work, bundles: Archive) -> Failure | None:
 def begin(run_id: str) -> list[bytes]:
     """Make this member ready for a run. Return what it had finished for the same run before: see :func:`leftovers`."""
     found = leftovers(run_id)
+    _remove_old(folder_of(read_environment().cache, run_id))
     with _LOCK:
         _ENDED.discard(run_id)
     return found
+
+
+def _remove_old(mine: Path) -> None:
+    """Delete what other runs left here that were killed and never continued."""
+    for folder in mine.parent.glob("*"):
+        if folder != mine and time.time() - folder.stat().st_mtime > _KEPT_S:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def leftovers(run_id: str) -> list[bytes]:

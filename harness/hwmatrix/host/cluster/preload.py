@@ -1,4 +1,4 @@
-"""Announces to a scheduler what this worker can run. ``dask worker --preload hwmatrix.host.cluster.preload`` imports it.
+"""Prepares a worker. ``dask worker --preload hwmatrix.host.cluster.preload`` imports this module.
 
 https://distributed.dask.org/en/stable/plugins.html describes such modules: ``dask_setup`` is called before the worker registers.
 """
@@ -6,6 +6,8 @@ https://distributed.dask.org/en/stable/plugins.html describes such modules: ``da
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 from hwmatrix.host.cluster.offers import offer
@@ -15,7 +17,13 @@ if TYPE_CHECKING:
 
 
 def dask_setup(worker: Worker) -> None:
-    """Add this machine's resources to those of the worker."""
+    """Announce to the scheduler what can run on this machine, and leave Ctrl-C to the parent process.
+
+    A terminal sends the signal to all processes of a command. The client of a local cluster needs its workers a little longer: it takes
+    over what they have finished. The parent of a worker ends it.
+    """
     resources = offer(os.environ).resources
     worker.state.total_resources.update(resources)
     worker.state.available_resources.update(resources)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda *_: None)  # a handler, since new processes would inherit SIG_IGN
