@@ -216,8 +216,16 @@ def test_an_interrupt_ends_the_builds_and_leaves_nothing(engine: Engine, tags: s
             )
     assert time.monotonic() - interrupted_at[0] < 60
     assert list(scratch.iterdir()) == []
-    assert [child for child in psutil.Process().children(recursive=True) if "build" in child.cmdline()] == []
+    assert [child for child in psutil.Process().children(recursive=True) if "build" in command_of(child)] == []
     assert gone(seconds, within_s=15)
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """Its command; empty if it has ended, and its parent may not have asked for its end yet."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 def processes_with(argument: str) -> list[psutil.Process]:
