@@ -79,7 +79,7 @@ def case(arguments: argparse.Namespace, chance: random.Random, output: Path) -> 
     counts = settled(output)
     planned = {cell["key"] for plan in (output / "runs").glob("*/plan.json") for cell in json.loads(plan.read_text())["cells"]}
     return {
-        "victim": victim if killed else "none: it had ended",
+        "victim": victim if killed else "none: there was nothing to kill",
         "after_s": round(moment, 1),
         "code": code,
         "finished": len(finished),

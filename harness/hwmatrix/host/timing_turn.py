@@ -54,7 +54,7 @@ def timing_turn(say: Callable[[str], None], stopping: threading.Event | None = N
 
 
 def _opened(path: Path) -> int:
-    """Open the lock file, which another user may have created: the kernel lets nobody write to it then, but a lock needs no writing."""
+    """Open the lock file, and create it if needed. Read-only, because it may belong to another user, and a lock needs no write access."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(path, flags)

@@ -31,7 +31,6 @@ PORT: Final = 8786
 PRELOAD: Final = "hwmatrix.host.cluster.preload"
 SETTINGS: Final[dict[str, Any]] = {
     "distributed.scheduler.allowed-failures": 0,  # the client retries, since it knows which cells a lost worker had finished
-    "distributed.scheduler.work-stealing": True,
     "distributed.worker.memory.target": False,  # a worker's own memory is small: models run in processes with their own limits
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
@@ -86,10 +85,10 @@ def connected(address: str, keys: Path) -> Iterator[Client]:
 
 
 @contextlib.contextmanager
-def local_cluster(workers: int, variables: Mapping[str, str], *, cores: int | None = None) -> Iterator[Client]:
+def local_cluster(workers: int, variables: Mapping[str, str]) -> Iterator[Client]:
     """A cluster of worker processes on this machine, with keys of its own, for as long as the block runs.
 
-    Each worker has its share of the machine's memory, and ``cores`` cores (None: its share of them, at least one).
+    Each worker has its share of the machine's memory and cores, at least one core.
     """
     _remove_leftovers()
     with tempfile.TemporaryDirectory(prefix=_LOCAL) as folder, dask.config.set(SETTINGS), _quiet():
@@ -117,7 +116,7 @@ def local_cluster(workers: int, variables: Mapping[str, str], *, cores: int | No
                     "host": "127.0.0.1",
                 },
             }
-            for index, share in enumerate(_shares_of_cores(workers, cores))
+            for index, share in enumerate(_shares_of_cores(workers))
         }
         scheduler = {
             "cls": Scheduler,
@@ -188,10 +187,10 @@ def _remove_leftovers() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _shares_of_cores(workers: int, cores: int | None) -> list[str]:
+def _shares_of_cores(workers: int) -> list[str]:
     """The cores of each worker on this machine. If there are more workers than cores, several share one."""
     mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    share = min(cores or max(1, len(mine) // workers), len(mine))
+    share = max(1, len(mine) // workers)
     return [",".join(str(mine[(index * share + offset) % len(mine)]) for offset in range(share)) for index in range(workers)]
 
 

@@ -38,17 +38,14 @@ def test_what_is_no_address(given: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "cores", "shares"),
+    ("workers", "shares"),
     [
-        (1, None, ["0,1,2,5"]),
-        (2, None, ["0,1", "2,5"]),
-        (3, None, ["0", "1", "2"]),
-        (8, None, ["0", "1", "2", "5", "0", "1", "2", "5"]),
-        (1, 1, ["0"]),
-        (2, 3, ["0,1,2", "5,0,1"]),
-        (1, 9, ["0,1,2,5"]),
+        (1, ["0,1,2,5"]),
+        (2, ["0,1", "2,5"]),
+        (3, ["0", "1", "2"]),
+        (8, ["0", "1", "2", "5", "0", "1", "2", "5"]),
     ],
 )
-def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch, workers: int, cores: int | None, shares: list[str]) -> None:
+def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch, workers: int, shares: list[str]) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5, 0, 2, 1})
-    assert connection._shares_of_cores(workers, cores) == shares
+    assert connection._shares_of_cores(workers) == shares
