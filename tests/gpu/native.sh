@@ -5,9 +5,10 @@
 #   bash tests/gpu/native.sh WHEELS OUT [SECONDS [SUITE...]]
 #
 #   WHEELS   a folder of wheels: what tests/gpu/wheels.txt names and this machine lacks
-#   OUT      where to leave <suite>/ with the reports, native.tar.gz with all of them (at most 16 MiB), and not-run.txt
+#   OUT      where to leave a folder of reports for each suite, native.tar.gz with all of them (at most 16 MiB), and not-run.txt
 #   SECONDS  the time it may take in all (480)
-#   SUITE    suites of matrix.yaml, in this order (default performance)
+#   SUITE    suites of matrix.yaml, in this order (default performance). Options of `hwmatrix matrix` may follow a suite's name in one
+#            argument: 'all --targets cuda --no-timing'. The second one of a suite goes to the folder <suite>-2.
 #
 # PYTHON names the interpreter (python3). The checkout may be read-only. What already ran is kept when the time is up.
 # Exit codes: 0 something ran on the GPU, 2 wrong arguments or missing packages, 6 nothing ran on the GPU, else that of hwmatrix.
@@ -52,8 +53,23 @@ export HWMATRIX_CACHE="$work/cache" XDG_CACHE_HOME="$work/xdg" TRITON_CACHE_DIR=
 missing="$("$python" "$root/tests/gpu/missing.py" "$root/tests/gpu/wheels.txt")"
 [ -z "$missing" ] || fail 2 "not installed, and no wheel of it in $wheels: $missing"
 
+# Targets beside each other if each has cores to itself, as a timing needs.
+workers=1
+[ "$(nproc)" -lt 4 ] || workers=2
+
 ran=()
-for suite in "${suites[@]}"; do
+folders=()
+for asked in "${suites[@]}"; do
+  read -ra words <<<"$asked"
+  suite="${words[0]}"
+  number=1
+  while [[ " ${folders[*]} " == *" $suite "* ]]; do
+    number=$((number + 1))
+    suite="${words[0]}-$number"
+  done
+  folders+=("$suite")
+  options=("${words[@]:1}")
+  [[ " ${options[*]} " == *" --targets "* ]] || options=(--targets cpu cuda "${options[@]}")
   left=$((limit - SECONDS - reporting_s))
   if [ "$left" -le 0 ]; then
     say "suite $suite: not begun, the time is up"
@@ -63,7 +79,7 @@ for suite in "${suites[@]}"; do
   code=0
   # SIGTERM: hwmatrix then merges and reports what has run. 124 and 130 say that it did.
   (cd "$work" && timeout --signal=TERM --kill-after="$reporting_s" "$left" "$python" -m hwmatrix matrix --matrix "$root/matrix.yaml" \
-    --suite "$suite" --targets cpu cuda --isolation none --output-dir "$out/$suite") || code=$?
+    --suite "${words[0]}" "${options[@]}" --workers "$workers" --isolation none --output-dir "$out/$suite") || code=$?
   case "$code" in
     0 | 6) ;;
     124 | 130) say "suite $suite: the time is up" ;;
@@ -83,7 +99,7 @@ if [ "${#ran[@]}" -gt 0 ]; then
 fi
 
 code=0
-"$python" "$root/tests/gpu/not_run.py" "$out" "${suites[@]}" >"$out/not-run.txt" || code=$?
+"$python" "$root/tests/gpu/not_run.py" "$out" "${folders[@]}" >"$out/not-run.txt" || code=$?
 cat "$out/not-run.txt"
 say "done: $out/native.tar.gz"
 exit "$code"

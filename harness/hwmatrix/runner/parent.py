@@ -1,8 +1,8 @@
 """The warm parent: imports the frameworks once, forks one child per cell, and stores each result immediately.
 
-Cells run one after the other if they are timed or share a device, since they would disturb each other. Otherwise workers (``crew``) run as
-many in parallel as the order and the cores allow. Each worker has its own service (a browser) where cells need one. Only the parent writes
-the shard.
+Cells run one after the other if they are timed or share a browser's device, since they would disturb each other. Otherwise workers
+(``crew``) run as many in parallel as the order, the cores and a GPU's memory allow. Each worker has its own service (a browser) where cells
+need one. Only the parent writes the shard.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hwmatrix.records import (
     TargetPlan,
     cell_command,
 )
-from hwmatrix.records.backends import descriptor_of
+from hwmatrix.records.backends import Memory, descriptor_of
 from hwmatrix.runner.bundles import BundleEntry
 from hwmatrix.runner.cell import execute
 from hwmatrix.runner.crew import Crew, Done, at_once
@@ -55,6 +55,7 @@ from hwmatrix.store.shard import ShardWriter
 from hwmatrix.targets.protocol import target_class
 
 if TYPE_CHECKING:
+    from hwmatrix.records import Detection
     from hwmatrix.targets.protocol import Service
 
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
@@ -63,6 +64,10 @@ _CANARY_RULE: Final = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, 
 _UNAVAILABLE: Final = "unavailable"
 """The key of a worker's answer for a cell whose service cannot be started."""
 _END: Final = pydantic.TypeAdapter(End)
+_CONTEXT_MB: Final = 1024
+"""MiB of a GPU's memory for each process besides its cell's limit: the runtime's context and kernels, and the libraries' workspaces."""
+_PERHAPS_CROWDED: Final = frozenset({Status.OOM, Status.ERROR, Status.CRASH, Status.TIMEOUT})
+"""What a cell's neighbours on a GPU may cause. Such a cell is run again without them."""
 _CANARY_WANTED: Final = {Role.CANARY_GOOD: Status.PASS, Role.CANARY_WRONG: Status.MISMATCH}
 
 
@@ -96,13 +101,14 @@ def run_shard(order: ShardOrder) -> Path:
     warm_up_ms = (time.perf_counter() - begin) * 1000
     identity = shard_identity(order, descriptor_of(order.target.backend).packages, warm_up_ms=warm_up_ms)
     service = target_class(order.target.backend).service(order.target.options)
-    size = _parallel_cells(order, service)
+    detected = detections()
+    size = _parallel_cells(order, service, detected)
     work = _CellWork(order)
     crew = Crew(work, size=size, patience=lambda number: order.cells[number].limits.timeout_s, ending=work.end)
     with crew, ShardWriter(order.out, order.plan, identity) as shard, Keeper(service) as keeper:
         emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms)
         begin_mb = _resident_mb()
-        shard.add_detections(detections())
+        shard.add_detections(detected)
         mine = {cell.model for cell in order.cells if cell.adaptation is None}
         shard.add_classifications(classifications(model for model in order.plan.models if model.name in mine or model.unbuildable))
         cells = _Cells(order, shard, keeper)
@@ -122,11 +128,22 @@ def preload(backend: str, models: list[ModelPlan]) -> None:
     overrides()
 
 
-def _parallel_cells(order: ShardOrder, service: Service | None) -> int:
-    """How many cells run in parallel: one if they are timed, or share a device or its memory."""
-    if order.plan.timing or target_class(order.target.backend).reserves_address_space or (service is not None and service.shares_device):
+def _parallel_cells(order: ShardOrder, service: Service | None, detected: list[Detection]) -> int:
+    """How many cells run in parallel: one if they are timed or share a browser's device."""
+    if order.plan.timing or (service is not None and service.shares_device):
         return 1
-    return min(at_once(order.at_once, max((cell.settings.threads for cell in order.cells), default=1)), max(1, len(order.cells)))
+    most = at_once(order.at_once, max((cell.settings.threads for cell in order.cells), default=1))
+    if descriptor_of(order.target.backend).memory is Memory.DEVICE:
+        most = min(most, _fit_on_device(order, detected))
+    return max(1, min(most, len(order.cells)))
+
+
+def _fit_on_device(order: ShardOrder, detected: list[Detection]) -> int:
+    """How many cells with the largest memory limit fit on the GPU with the least free memory; 0 if that is not known."""
+    found = next((one.features for one in detected if one.hardware_type == order.target.backend), {})
+    free = [gpu.get("free_mb") or 0 for gpu in found.get("gpus", ())]
+    largest = max((cell.limits.memory_mb for cell in order.cells), default=0)
+    return int(min(free, default=0) // (largest + _CONTEXT_MB))
 
 
 class _CellWork:
@@ -217,7 +234,10 @@ class _Cells:
         return next((dtype for dtype in wanted if dtype in able), able[0] if able else Dtype.FLOAT32)
 
     def run_all(self, crew: Crew | None, *, canaries_failed: str | None) -> None:
-        """Run all cells of the order: by the crew, or one after the other."""
+        """Run all cells of the order: by the crew, or one after the other.
+
+        A cell that fails beside others on a GPU, whose memory no limit divides, is run again alone.
+        """
         models = [self._order.plan.model_of(cell) for cell in self._order.cells]
         pairs = list(zip(self._order.cells, models, strict=True))
         if crew is None:
@@ -237,9 +257,17 @@ class _Cells:
             if result is not None:
                 started(number)
                 self._keep(result, *pairs[number])
+        on_device = descriptor_of(self._order.target.backend).memory is Memory.DEVICE
+        crowded: list[int] = []
         for done in crew.do((number for number, result in early_results.items() if result is None), started):
             cell, model = pairs[done.number]
-            self._keep(self._worker_result(done, cell, model, begun[done.number]), cell, model)
+            result = self._worker_result(done, cell, model, begun[done.number])
+            if on_device and result.status in _PERHAPS_CROWDED:
+                crowded.append(done.number)
+            else:
+                self._keep(result, cell, model)
+        for number in crowded:
+            self.run(*pairs[number], canaries_failed=None)
 
     def run(self, cell: CellPlan, model: ModelPlan, *, canaries_failed: str | None) -> CellResult:
         """Run one cell without the crew, store its result, and notify the host."""
