@@ -8,6 +8,7 @@ import uuid
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol
 
+import hwmatrix
 from hwmatrix.store.shard import ShardIdentity
 
 if TYPE_CHECKING:
@@ -43,15 +44,24 @@ def interpreter() -> str:
 
 
 def packages() -> dict[str, str]:
-    """Every installed distribution and its version."""
-    return dict(sorted((distribution.metadata["Name"], distribution.version) for distribution in metadata.distributions()))
+    """Every installed distribution and its version. Of two with the same name, the first on the path is the one that is imported."""
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        found.setdefault(distribution.metadata["Name"], distribution.version)
+    return dict(sorted(found.items()))
+
+
+def _with_build(name: str, version: str) -> str:
+    """Add what an imported package was built for, which the metadata of PyTorch's wheels may leave out: 2.11.0 is 2.11.0+cu130."""
+    told = str(getattr(sys.modules.get(name), "__version__", ""))
+    return told if told.startswith(f"{version}+") else version
 
 
 def shard_identity(
     order: Order, needed: Iterable[str], *, warm_up_ms: float | None, versions: Mapping[str, str] | None = None
 ) -> ShardIdentity:
     """The origin of a shard's rows. ``needed``: the target's packages; ``versions``: versions of anything else."""
-    installed = packages()
+    installed = {"hwmatrix": hwmatrix.__version__} | packages()
     return ShardIdentity(
         shard_id=uuid.uuid4().hex[:12],
         target=order.target.name,
@@ -59,7 +69,7 @@ def shard_identity(
         image_digest=order.image_digest,
         host=order.host,
         interpreter=interpreter(),
-        versions={name: installed[name] for name in ("hwmatrix", *needed) if name in installed} | dict(versions or {}),
+        versions={name: _with_build(name, installed[name]) for name in ("hwmatrix", *needed) if name in installed} | dict(versions or {}),
         packages=installed,
         warm_up_ms=warm_up_ms,
     )
