@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import factory_plans as make
@@ -15,14 +16,15 @@ import psutil
 import pytest
 
 from hwmatrix.errors import UnavailableError
-from hwmatrix.records import Stage, Status
+from hwmatrix.records import Detection, Limits, Stage, Status
 from hwmatrix.runner import parent
 from hwmatrix.runner.crew import Crew, Done
 from hwmatrix.runner.forked import End
+from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.parent import ShardOrder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from hwmatrix.records import CellPlan
@@ -167,4 +169,70 @@ def test_services_that_share_a_device_have_their_cells_one_after_the_other(
     asked = dataclasses.replace(order(tmp_path), at_once=2, plan=dataclasses.replace(PLAN, timing=timing))
     service = Sleeper()
     service.shares_device = shares_device  # type: ignore[misc]
-    assert parent._parallel_cells(asked, service) == expected
+    assert parent._parallel_cells(asked, service, []) == expected
+
+
+def on_gpu(folder: Path, *, timing: bool = False) -> ShardOrder:
+    """An order for cuda whose cells may take 4096 MiB each."""
+    limits = Limits(timeout_s=60.0, memory_mb=4096)
+    cells = tuple(dataclasses.replace(cell, limits=limits) for cell in PLAN.cells)
+    target = dataclasses.replace(PLAN.targets[0], name="cuda", backend="cuda")
+    return dataclasses.replace(order(folder), at_once=6, target=target, cells=cells, plan=dataclasses.replace(PLAN, timing=timing))
+
+
+def gpus(*free_mb: int | None) -> list[Detection]:
+    features = {"gpus": [{"name": "A GPU", "free_mb": free} for free in free_mb]}
+    found = Detection(hardware_type="cuda", available=True, name="A GPU", features=features, reason=None, detected_at="2026-01-02T03:04:05")
+    other = dataclasses.replace(found, hardware_type="rocm", features={"gpus": [{"free_mb": 10**6}]})
+    return [other, found]
+
+
+@pytest.mark.parametrize(
+    ("free_mb", "expected"),
+    [
+        ([80_000], 6),  # as many as the order allows
+        ([3 * 5120], 3),
+        ([80_000, 2 * 5120 - 1], 1),  # the cells may run on either GPU
+        ([100], 1),
+        ([None], 1),
+        ([], 1),
+    ],
+)
+def test_cells_share_a_gpu_as_far_as_its_memory_goes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free_mb: list[int | None], expected: int
+) -> None:
+    monkeypatch.setattr(parent, "at_once", lambda asked, _threads: asked)
+    assert parent._parallel_cells(on_gpu(tmp_path), None, gpus(*free_mb)) == expected
+    assert parent._parallel_cells(on_gpu(tmp_path, timing=True), None, gpus(*free_mb)) == 1
+
+
+@pytest.mark.parametrize(("backend", "again"), [("cuda", ["model-2", "model-5"]), ("cpu", [])])
+def test_a_cell_that_fails_beside_others_on_a_gpu_runs_again_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str, again: list[str]
+) -> None:
+    failed = {2: Status.OOM, 4: Status.MISMATCH, 5: Status.CRASH}
+    kept: dict[str, str] = {}
+    alone: list[str] = []
+
+    class OneByOne:
+        def do(self, numbers: Iterable[int], started: Callable[[int], None]) -> Iterator[Done]:
+            for number in numbers:
+                started(number)
+                yield Done(number=number, answer={})
+
+    def found(self: object, done: Done, cell: CellPlan, _model: object, _begun: str) -> Any:  # noqa: ARG001 - a method
+        return SimpleNamespace(status=failed.get(done.number, Status.PASS))
+
+    def run(self: object, cell: CellPlan, _model: object, *, canaries_failed: str | None) -> None:  # noqa: ARG001 - a method
+        assert len(kept) == len(PLAN.cells) - len(again)  # when the others are done
+        alone.append(cell.model)
+
+    monkeypatch.setattr(parent._Cells, "_worker_result", found)
+    monkeypatch.setattr(parent._Cells, "_keep", lambda _self, result, cell, _model: kept.update({cell.model: result.status.value}))
+    monkeypatch.setattr(parent._Cells, "_result_without_run", lambda *_: None)
+    monkeypatch.setattr(parent._Cells, "run", run)
+    asked = dataclasses.replace(on_gpu(tmp_path), target=dataclasses.replace(PLAN.targets[0], backend=backend))
+    cells = parent._Cells(asked, shard=None, keeper=Keeper(None))  # type: ignore[arg-type]
+    cells.run_all(OneByOne(), canaries_failed=None)  # type: ignore[arg-type]
+    assert alone == again
+    assert sorted([*kept, *alone]) == [f"model-{number}" for number in range(8)]

@@ -23,7 +23,7 @@ def told(folder: Path, suite: str) -> tuple[list[str], int]:
     """Lines about one suite, and how many of its cells were executed on cuda."""
     file = folder / suite / "matrix.json"
     if not file.exists():
-        return [f"{suite}: not run, there was no time left for it"], 0
+        return [f"{suite}: no results: it failed, or there was no time left for it"], 0
     cells: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["cells"]
     executed = Counter((cell["target"], cell["status"]) for cell in cells if cell["status"] not in UNEXECUTED)
     lines = [f"{suite}: {count} {status} on {target}" for (target, status), count in sorted(executed.items())]

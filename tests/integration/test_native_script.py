@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -10,11 +11,14 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from fault_runs import PROJECT, briefly_timed, untrained
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,8 +98,29 @@ def test_a_suite_runs_without_network_from_a_read_only_checkout(tmp_path: Path, 
 def test_suites_without_enough_time_are_listed(tmp_path: Path, wheels: Path) -> None:
     code, said = native(wheels, tmp_path / "out", "21")
     assert code == 6, said
+    told = (tmp_path / "out" / "not-run.txt").read_text(encoding="utf-8")
     for suite in ("default", "performance"):
-        assert f"{suite}: not run, there was no time left for it" in (tmp_path / "out" / "not-run.txt").read_text(encoding="utf-8")
+        assert f"{suite}: no results: it failed, or there was no time left for it" in told
+
+
+def test_a_suite_takes_options_and_its_second_run_a_folder_of_its_own(tmp_path: Path, wheels: Path, checkout: Path) -> None:
+    once = "smoke --targets cpu --no-timing --models"
+    code, said = native(wheels, tmp_path / "out", "480", f"{once} bert", f"{once} vit", apart=checkout)
+    assert code == 6, said  # a GPU was not asked
+    for suite, model in (("smoke", "bert"), ("smoke-2", "vit")):
+        cells = json.loads((tmp_path / "out" / suite / "matrix.json").read_text(encoding="utf-8"))["cells"]
+        assert [(cell["model"], cell["status"]) for cell in cells] == [(model, "pass")], said
+
+
+def test_a_suite_that_fails_loses_nothing_of_the_others(tmp_path: Path, wheels: Path, checkout: Path) -> None:
+    code, said = native(
+        wheels, tmp_path / "out", "480", "smoke --targets cpu --models bert --no-timing", "nothing --targets cpu", apart=checkout
+    )
+    assert code == 2, said
+    assert "suite nothing ended with code 2" in said
+    assert "smoke: 1 pass on cpu" in (tmp_path / "out" / "not-run.txt").read_text(encoding="utf-8")
+    with tarfile.open(tmp_path / "out" / "native.tar.gz") as packed:
+        assert "smoke/matrix.duckdb" in packed.getnames()
 
 
 def test_missing_packages_are_named_before_anything_runs(tmp_path: Path, wheels: Path) -> None:
@@ -120,6 +145,24 @@ def test_missing_packages_are_named_before_anything_runs(tmp_path: Path, wheels:
     assert {"duckdb", "transformers", "tokenizers"} <= set(missing)
     assert "jinja2" not in missing
     assert not (tmp_path / "out" / "default").exists()
+
+
+def test_the_wheels_are_all_that_hwmatrix_needs_without_an_engine() -> None:
+    of_machine = {"numpy", "torch"}
+    optional = {"hf-xet"}  # downloads from the hub, of which there are none
+    listed = {line for line in (PROJECT / "tests" / "gpu" / "wheels.txt").read_text(encoding="utf-8").splitlines() if line[:1] != "#"}
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [Requirement(line).name for line in project["dependencies"]]
+    needed: set[str] = set()
+    waiting = [*asked, "huggingface-hub", "jinja2", "nvidia-ml-py", "transformers"]
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in needed | of_machine | optional:
+            continue
+        needed.add(name)
+        found = map(Requirement, importlib.metadata.requires(name) or [])
+        waiting += [each.name for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
+    assert needed <= listed
 
 
 def test_pytorch_is_never_replaced(tmp_path: Path, wheels: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics import text
 from hwmatrix.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def environment(
     loaders += [jinja2.FileSystemLoader(also)] if also else []
     settings = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     made = jinja2.Environment(loader=jinja2.ChoiceLoader(loaders), autoescape=autoescape, **{**settings, **options})  # noqa: S701 - who calls decides
-    made.filters |= filters or {}
+    made.filters |= {"commit": text.commit, **(filters or {})}
     made.globals |= functions or {}
     return made
 

@@ -8,6 +8,15 @@ _KEPT: Final = 0.75
 """The share of the kept text that is its beginning. The rest is its end, where tracebacks say what happened."""
 
 
+_DIRTY: Final = "-dirty"
+_COMMIT: Final = 12
+
+
+def commit(name: str) -> str:
+    """Shorten a commit as git describes it to 12 digits. The mark of a working tree that differed from it stays."""
+    return name.removesuffix(_DIRTY)[:_COMMIT] + (_DIRTY if name.endswith(_DIRTY) else "")
+
+
 def cut(text: str, length: int) -> str:
     """Shorten a text of more than ``length`` characters to its beginning and end, and say how much was left out between them."""
     if len(text) <= length:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from hwmatrix.basics.escape import plain
 from hwmatrix.basics.near_miss import near_miss
+from hwmatrix.basics.text import commit
 from hwmatrix.cli.tables import print_table
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.names import name_on_record
@@ -101,7 +102,7 @@ def _print(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...]) -> None:
             (
                 run.release or "",
                 f"{run.created_at:%Y-%m-%d %H:%M}",
-                (run.commit_id or "")[:12],
+                commit(run.commit_id or ""),
                 str(run.passed),
                 str(run.failed),
                 run.run_id,

@@ -96,19 +96,39 @@ def _matrix(built: grid.Grid) -> Chart | None:
         which = f", {which} that matrix.yaml names"
     if not lines or len(lines) > LARGEST_MATRIX:
         return None
+    headings = _headings(built)
     rows = [
         {
             "model": _short(f"{row.model} ({row.settings})" if row.settings else row.model),
-            "column": _heading(column),
+            "column": heading,
             "state": _state(cell),
             "short": _word(cell),
             "told": grid.label(cell),
         }
         for row, _ in lines
-        for column, cell in zip(built.columns, row.cells, strict=True)
-        if cell is not None
+        for heading, cell in zip(headings, row.cells, strict=True)
+        if cell is not None and heading is not None
     ]
-    return _chart("matrix", rows, f"{len(lines)} models on {len(built.columns)} targets{which}, each cell with its level or status")
+    shown = sum(heading is not None for heading in headings)
+    return _chart("matrix", rows, f"{len(lines)} models on {shown} targets{which}, each cell with its level or status")
+
+
+def _headings(built: grid.Grid) -> list[str | None]:
+    """The heading of each column. Of those that would have the same one, they name the isolation, and columns without a verdict have none.
+
+    For example, cuda may have run on one machine without isolation, while another had no GPU for its container.
+    """
+    same: defaultdict[str, list[int]] = defaultdict(list)
+    for number, column in enumerate(built.columns):
+        same[_heading(column)].append(number)
+    cells = [[row.cells[number] for section in built.sections for row in section.rows] for number in range(len(built.columns))]
+    judged = {number for number, found in enumerate(cells) if any(cell and _state(cell) != _NO_VERDICT for cell in found)}
+    headings: list[str | None] = [None] * len(built.columns)
+    for heading, numbers in same.items():
+        kept = [number for number in numbers if number in judged] or numbers[:1]
+        for number in kept:
+            headings[number] = heading if len(kept) == 1 else f"{heading} ({built.columns[number].isolation})"
+    return headings
 
 
 def _families(cells: Sequence[CellRow]) -> Chart | None:
@@ -306,12 +326,12 @@ class _CellNames:
 
     def __init__(self, among: Sequence[CellRow]) -> None:
         self._columns: defaultdict[str, tuple[set[Dtype], set[Isolation]]] = defaultdict(lambda: (set(), set()))
-        self._settings: defaultdict[tuple[str, str, Dtype], dict[str, set[Any]]] = defaultdict(lambda: {name: set() for name in _SETTINGS})
+        self._settings: defaultdict[str, dict[str, set[Any]]] = defaultdict(lambda: {name: set() for name in _SETTINGS})
         for cell in among:
             dtypes, isolations = self._columns[cell.target]
             dtypes.add(cell.dtype)
             isolations.add(cell.column_isolation)
-            for name, values in self._settings[cell.model, cell.target, cell.dtype].items():
+            for name, values in self._settings[cell.model].items():
                 values.add(getattr(cell, name))
 
     def column(self, cell: CellRow) -> str:
@@ -325,9 +345,8 @@ class _CellNames:
         return plain(" ".join(words))
 
     def model(self, cell: CellRow) -> str:
-        """The model, with the settings that distinguish its cells on one target."""
-        found = self._settings[cell.model, cell.target, cell.dtype]
-        settings = grid.describe(cell, [name for name, values in found.items() if len(values) > 1])
+        """The model, with the settings that distinguish its cells, on whatever target: cells of one name are comparable."""
+        settings = grid.describe(cell, [name for name, values in self._settings[cell.model].items() if len(values) > 1])
         return _short(f"{cell.model} ({settings})" if settings else cell.model)
 
 

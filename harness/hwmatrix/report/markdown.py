@@ -40,6 +40,13 @@ _MESSAGES: Final = 90_000
 stays below half a megabyte: beyond that, GitHub shows Markdown as plain text."""
 _CROWDED: Final = 600
 """Errors above which errors.md omits their commands, and has a third of the space for texts."""
+_MOMENTARY: Final = frozenset(
+    {
+        *("available_memory_mb", "memory_limit_mb", "memory_left_mb", "memory_pressure_percent", "memory_stalled_percent"),
+        *("memory_all_stalled_percent", "memory_pressure_level", "used_mb", "free_mb", "processes"),
+    }
+)
+"""Features of hardware that differ between two shards of one machine: what is in use, and how much of it a container may use."""
 NOT_TIMED: Final = "No cell was timed: there is no latency, and nothing is said about speed."
 
 
@@ -60,10 +67,19 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The hardware that the shards of several targets found identically."""
+    """A piece of hardware, present or absent, as the shards of these targets found it."""
 
     columns: tuple[grid.Column, ...]
-    found: tuple[DetectionRow, ...]
+    row: DetectionRow
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A target on hardware of one kind with the same versions, in one or several images; ``machine`` is the first of them."""
+
+    machine: Machine
+    images: int
+    shards: int
 
 
 def matrix_md(rows: ReportRows) -> str:
@@ -139,16 +155,43 @@ def machines_of(rows: ReportRows) -> tuple[Machine, ...]:
     )
 
 
-def findings_of(rows: ReportRows) -> tuple[Finding, ...]:
-    """The hardware that shards found, each distinct list once: shards of one machine mostly find the same."""
-    columns: defaultdict[str, list[grid.Column]] = defaultdict(list)
-    first: dict[str, tuple[DetectionRow, ...]] = {}
+def ran_of(rows: ReportRows) -> tuple[Ran, ...]:
+    """The machines of each target, those that differ only in their image, their host or the time as one."""
+    alike: dict[str, list[Machine]] = {}
     for machine in machines_of(rows):
-        if machine.found and machine.target.isolation is not None:
-            alike = json.dumps([dataclasses.asdict(row) | {"shard_id": None} for row in machine.found], sort_keys=True)
-            first.setdefault(alike, machine.found)
+        target = machine.target
+        same = [target.name, target.isolation, target.execution, machine.ran_on, target.versions, target.unavailable, target.canary_ok]
+        same += [target.shard_id is None, target.finished_at is None]
+        alike.setdefault(json.dumps(same, sort_keys=True), []).append(machine)
+    return tuple(
+        Ran(machine=same[0], images=len({each.target.image_digest for each in same}), shards=sum(each.shards for each in same))
+        for same in alike.values()
+    )
+
+
+def findings_of(rows: ReportRows) -> tuple[Finding, ...]:
+    """What shards found of each kind of hardware, each distinct answer once. What changes from moment to moment is left out."""
+    columns: defaultdict[str, list[grid.Column]] = defaultdict(list)
+    first: dict[str, DetectionRow] = {}
+    for machine in machines_of(rows):
+        if machine.target.isolation is None:
+            continue
+        for row in machine.found:
+            lasting = dataclasses.replace(row, features=_lasting(row.features))
+            alike = json.dumps(dataclasses.asdict(lasting) | {"shard_id": None}, sort_keys=True)
+            first.setdefault(alike, lasting)
             columns[alike].append(grid.Column(target=machine.target.name, isolation=machine.target.isolation))
-    return tuple(Finding(columns=tuple(dict.fromkeys(columns[alike])), found=found) for alike, found in first.items())
+    found = [Finding(columns=tuple(dict.fromkeys(columns[alike])), row=row) for alike, row in first.items()]
+    return tuple(sorted(found, key=lambda finding: (not finding.row.available, finding.row.hardware_type)))
+
+
+def _lasting(features: dict[str, Any]) -> dict[str, Any]:
+    """The features without those that change from moment to moment."""
+    kept = {name: value for name, value in features.items() if name not in _MOMENTARY}
+    gpus = kept.get("gpus")
+    if isinstance(gpus, list):
+        kept["gpus"] = [_lasting(gpu) if isinstance(gpu, dict) else gpu for gpu in gpus]
+    return kept
 
 
 def _tested(rows: ReportRows, cell: CellRow) -> tuple[NeededOperator, ...]:
@@ -201,6 +244,7 @@ def _render(template: str, rows: ReportRows, **facts: Any) -> str:
             not_timed=NOT_TIMED,
             counts={status: counts[status] for status in Status if counts[status]},
             machines=machines_of(rows),
+            ran=ran_of(rows),
             rejected=rows.rejected,
             tested=functools.partial(_tested, rows),
             analysis=rows.analysis,

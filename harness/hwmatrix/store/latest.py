@@ -51,7 +51,7 @@ _SHOWN: Final = """
     SELECT
         model, hub_id, size, target, dtype, batch, sequence_length, threads, new_tokens, column_isolation, run_id, status, level,
         started_at, p50_ms, speed_up
-    FROM verdicts WHERE shown ORDER BY ALL
+    FROM verdicts WHERE shown AND (status <> 'not_run' OR NOT getvariable('publish')) ORDER BY ALL
 """
 _HIDDEN_ADVICE: Final = "This is a bug of hwmatrix. The database is as it was before."
 
@@ -94,8 +94,8 @@ def is_run(place: Path) -> bool:
 def merge_latest(databases: Sequence[Path], database: Path, *, publish: bool = False) -> LatestReport:
     """Write the latest verdict of every cell of some merged databases to ``database``, which may be among them and is replaced.
 
-    Columns that an older schema lacks are NULL. ``publish`` leaves out what no report needs (publish.sql), and shortens personal paths
-    (:mod:`hwmatrix.store.personal`).
+    Columns that an older schema lacks are NULL. ``publish`` leaves out cells that were never run and what no report needs
+    (publish.sql), and removes what is personal (:mod:`hwmatrix.store.personal`).
 
     Raises:
         StoreError: a database is missing, damaged, or of an unsupported version (then nothing is written); two have different shards with
@@ -214,6 +214,7 @@ def _united_plans(connection: duckdb.DuckDBPyConnection, database: Path) -> list
 
 def _prune(connection: duckdb.DuckDBPyConnection, *, publish: bool, where: str) -> LatestReport:
     """Delete everything that the verdicts do not need, and check that no verdict changed."""
+    connection.execute("SET VARIABLE publish = ?", [publish])
     executed = _count(connection, "cells", f"role = '{Role.MODEL.value}'")
     before = connection.execute(_SHOWN).fetchall()
     connection.execute("BEGIN")

@@ -1,4 +1,4 @@
-"""Finds and shortens personal paths in published data.
+"""Finds and shortens personal paths in published data, and removes the serial numbers of GPUs.
 
 Only paths below the usual roots of user files are shortened. Paths inside containers (``/opt/venv/...``, ``/hwmatrix/...``), of the system
 (``/proc/...``) and of the machines on which frameworks were built are not personal, and names of graph nodes (``/model/layers.0/MatMul``)
@@ -76,6 +76,16 @@ def _clean_json(text: str) -> str:
     return text if after == before else json.dumps(after, ensure_ascii=False, separators=(",", ":"))
 
 
+def _clean_features(text: str) -> str:
+    """What was detected of a piece of hardware, without the identifier that NVIDIA's and AMD's drivers give every single GPU."""
+    features = json.loads(text)
+    gpus = features.get("gpus")
+    if not isinstance(gpus, list) or not any("uuid" in gpu for gpu in gpus if isinstance(gpu, dict)):
+        return _clean_json(text)
+    kept = [{name: value for name, value in gpu.items() if name != "uuid"} if isinstance(gpu, dict) else gpu for gpu in gpus]
+    return _clean_json(json.dumps(features | {"gpus": kept}, ensure_ascii=False, separators=(",", ":")))
+
+
 def _clean_value(value: Any) -> Any:
     if isinstance(value, str):
         return without_personal(value)
@@ -94,6 +104,7 @@ _RULES: Final[dict[tuple[str, str], Callable[[str], str]]] = {
     ("runs", "command"): command_without_personal,
     ("cells", "command"): command_without_personal,
     ("runs", "plan"): _clean_plan,
+    ("detections", "features"): _clean_features,
 }
 """Columns with a rule of their own."""
 

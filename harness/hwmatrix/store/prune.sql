@@ -1,9 +1,9 @@
 -- Deletes everything that the view verdicts (views.sql) does not need. For each cell, it keeps the latest verdict, the execution that
 -- reports show, and the latest timing; for each of these also the cpu cell that its speed is compared with (same run, machine and
--- settings), and later retries of a failed cell with changed settings.
+-- settings), and later retries of a failed cell with changed settings. A published database keeps no cells that were never run.
 CREATE OR REPLACE TEMP TABLE kept AS
 WITH counted AS (
-    SELECT * FROM verdicts WHERE nth = 1 OR shown OR best_timed
+    SELECT * FROM verdicts WHERE (nth = 1 OR shown OR best_timed) AND (status <> 'not_run' OR NOT getvariable('publish'))
 )
 SELECT run_id, cell_key, cell_id FROM counted
 UNION

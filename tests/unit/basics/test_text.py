@@ -1,13 +1,19 @@
-"""Long texts are cut in the middle, and say how much is missing."""
+"""Shortened texts."""
 
 from __future__ import annotations
 
-from hwmatrix.basics.text import cut
+import pytest
+
+from hwmatrix.basics.text import commit
 
 
-def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
-    kept = cut("begin " + "x" * 1000 + " end", 100)
-    assert kept.startswith("begin xxx")
-    assert kept.endswith("xxx end")
-    assert "[910 characters left out]" in kept
-    assert cut("short", 100) == "short"
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("1c810b12e9924129ecfbb90d3f70603d907c5381", "1c810b12e992"),
+        ("1c810b12e9924129ecfbb90d3f70603d907c5381-dirty", "1c810b12e992-dirty"),
+        ("", ""),
+    ],
+)
+def test_a_short_commit_says_whether_the_tree_differed(name: str, short: str) -> None:
+    assert commit(name) == short

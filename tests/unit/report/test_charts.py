@@ -67,12 +67,38 @@ def test_cells_are_distinguished_by_settings_and_precisions(tmp_path: Path) -> N
     found = by_name(path)
     assert {(row["model"], row["column"]) for row in rows(found["latency"])} == {
         ("bert (batch 1)", "cuda float32"),
-        ("bert", "cuda float16"),
+        ("bert (batch 1)", "cuda float16"),
         ("bert (batch 8)", "cuda float32"),
     }
     assert {(row["setting"], row["value"]) for row in rows(found["scaling"])} == {("batch", 1), ("batch", 8)}
     assert {row["kind"] for row in rows(found["memory"])} == {"device peak"}
     assert svg(found["scaling"])
+
+
+def test_cells_of_one_name_have_the_same_settings(tmp_path: Path) -> None:
+    """A full model that was timed on cuda alone must not share a row with a tiny one that was timed on cpu alone."""
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        for target, size in (("cpu", "tiny"), ("cuda", "full")):
+            database.shard(target, target)
+            database.cell(database.plan("bert", target, size=size), target, wall=steady(1.0))
+    assert [(row["model"], row["column"]) for row in rows(by_name(path)["latency"])] == [("bert (tiny)", "cpu"), ("bert (full)", "cuda")]
+
+
+def test_a_target_in_two_isolations_is_drawn_once_or_named_by_them(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.plan("bert", "cuda", cell_key="a", unavailable="no NVIDIA driver")
+        for number, (target, isolation) in enumerate((("cuda", "none"), ("cpu", "none"), ("cpu", "venv"))):
+            database.shard(f"s{number}", target, isolation=isolation)
+            planned = database.plan("bert", target, cell_key=f"{number}")
+            database.cell(planned, f"s{number}", wall=steady(1.0))
+    shown = by_name(path)["matrix"]
+    assert {row["column"] for row in rows(shown)} == {"cuda", "cpu (none)", "cpu (venv)"}
+    assert [row["state"] for row in rows(shown) if row["column"] == "cuda"] != ["no verdict"]
+    assert "on 3 targets" in shown.alt
 
 
 def test_very_many_models_are_shown_by_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

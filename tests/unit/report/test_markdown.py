@@ -146,7 +146,29 @@ def test_equal_shards_of_a_target_are_one_row(tmp_path: Path) -> None:
     ran_on = table(matrix_md(rows), "What it ran on")
     assert {(line[0], line[-1]) for line in ran_on[1:]} == {("`cpu`", "✅ passed in 3 shards"), ("`cpu`", "🛑 not reached")}
     assert matrix_md(rows).count("passed in 3 shards") == 2
-    assert summary_md(rows).count("memory_left_mb") == 1
+    assert "memory_left_mb" not in summary_md(rows)
+    assert summary_md(rows).count("✅ cpu") == 1
+
+
+def test_what_differs_between_machines_is_listed_once_with_its_targets(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        for number, (target, digest) in enumerate((("cpu", "a"), ("cpu", "b"), ("cuda", "c"))):
+            gpus = f'{{"gpus": [{{"name": "NVIDIA H200", "memory_mb": 143771, "free_mb": {number}}}]}}'
+            database.shard(f"s{number}", target, image_digest=f"sha256:{digest * 64}")
+            database.detection(f"s{number}", "cuda", name="NVIDIA H200", features=gpus)
+            database.detection(f"s{number}", "mps", available=False, name=None, features="{}", reason=f"no Mac {number // 2}")
+            planned = database.plan("bert", target, cell_key=str(number), dtype=("float32", "float16", "float32")[number])
+            database.cell(planned, f"s{number}", wall=steady(2.0))
+    text = summary_md(read(path))
+    found = text.partition("### What was found")[2].partition("##")[0].strip().splitlines()
+    assert [line.rpartition(" – on ")[::2] for line in found] == [
+        ('- ✅ cuda: `NVIDIA H200` (`gpus [{"name": "NVIDIA H200", "memory_mb": 143771}]`)', "cpu (container), cuda (container)"),
+        ("- ➖ mps: `no Mac 0`", "cpu (container)"),
+        ("- ➖ mps: `no Mac 1`", "cuda (container)"),
+    ]
+    assert [line[5] for line in table(text, "Hardware")[1:]] == ["2 images", "`cccccccccccc`"]
 
 
 @pytest.mark.parametrize("name", ["matrix", "summary", "errors", "expected"])

@@ -358,6 +358,31 @@ def test_no_user_s_path_is_published(tmp_path: Path) -> None:
     assert content(together) == content(lean), "the original run and the published one must be recognized as the same"
 
 
+def test_no_gpu_s_serial_number_is_published(tmp_path: Path) -> None:
+    path = database(tmp_path, 1)
+    gpus = '[{"index": 0, "name": "NVIDIA H200", "uuid": "GPU-e9c4", "memory_mb": 143771}]'
+    with duckdb.connect(str(path)) as connection:
+        shards = connection.execute("SELECT shard_id FROM shards").fetchall()
+        for (shard,) in shards:
+            row = [shard, "cuda", f'{{"driver": "580.159.04", "gpus": {gpus}}}']
+            connection.execute("INSERT INTO detections VALUES (?, ?, true, 'NVIDIA H200', ?, NULL, '2026-01-01')", row)
+    lean = merged(tmp_path, path, name="lean", publish=True)
+    with duckdb.connect(str(lean), read_only=True) as connection:
+        found = {text for (text,) in connection.execute("SELECT CAST(features AS VARCHAR) FROM detections").fetchall()}
+    assert [json.loads(text) for text in found] == [
+        {"driver": "580.159.04", "gpus": [{"index": 0, "name": "NVIDIA H200", "memory_mb": 143771}]}
+    ]
+    assert content(merged(tmp_path, lean, path, name="together", publish=True)) == content(lean)
+
+
+def test_cells_that_were_never_run_are_not_published(tmp_path: Path) -> None:
+    first, second = database(tmp_path, 1, {BERT: "pass"}), database(tmp_path, 2, {GPT2: "unavailable"})
+    assert shown(merged(tmp_path, first, second))[BERT_OV][0] == "not_run"
+    lean = merged(tmp_path, first, second, name="lean", publish=True)
+    assert shown(lean) == {BERT: ("pass", plan_of(1).run_id), GPT2: ("unavailable", plan_of(2).run_id)}
+    assert content(merged(tmp_path, lean, first, second, name="again", publish=True)) == content(lean)
+
+
 def test_a_history_refuses_incomplete_runs(tmp_path: Path) -> None:
     both = merged(tmp_path, database(tmp_path, 1), database(tmp_path, 2))
     with pytest.raises(StoreError, match="keeps only the latest verdicts"):
