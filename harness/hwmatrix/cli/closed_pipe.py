@@ -1,14 +1,14 @@
-"""Detects that the reader of the output closed the pipe (``hwmatrix show | head -1``), and exits quietly.
+"""Keeps a command going after the reader of its output has closed the pipe (``hwmatrix publish | head -1``).
 
-Python ignores the signal SIGPIPE and raises BrokenPipeError; rich and typer turn that into exit code 1. Other broken connections
-raise it too, so the output descriptors themselves are checked for a closed reader.
+Python ignores the signal SIGPIPE and raises BrokenPipeError from the next print, in the middle of whatever the command was doing. Here the
+rest of the output goes nowhere instead, and the command does its work to the end. Other broken connections raise the error as usual.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
-import select
 import signal
 import sys
 from typing import TYPE_CHECKING, Final, Self
@@ -16,59 +16,76 @@ from typing import TYPE_CHECKING, Final, Self
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from _typeshed import ReadableBuffer
+
 CLOSED_PIPE: Final = 128 + signal.SIGPIPE
 """The exit code that a shell reports for a program killed by SIGPIPE."""
+_STREAMS: Final = ("stdout", "stderr")
 
 
 class Outputs:
-    """stdout and stderr at the start of the program. Use as a context manager."""
+    """Replaces stdout and stderr, as far as they are files, by streams that survive a closed pipe. Use as a context manager."""
 
     def __init__(self) -> None:
-        self._copies: dict[int, int] = {}
+        self._replaced: dict[str, tuple[io.TextIOWrapper, io.TextIOWrapper, _Lasting]] = {}
 
     def __enter__(self) -> Self:
-        """Keep a copy of each descriptor: rich replaces a closed one."""
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(AttributeError, OSError, ValueError):  # there is no such stream, or it has no file descriptor
-                self._copies[stream.fileno()] = os.dup(stream.fileno())
+        for name in _STREAMS:
+            stream = getattr(sys, name)
+            if not isinstance(stream, io.TextIOWrapper):  # there is none, or it is no file
+                continue
+            with contextlib.suppress(OSError, ValueError):  # it has no file descriptor
+                _flush(stream)
+                raw = _Lasting(stream.fileno())
+                lasting = io.TextIOWrapper(
+                    io.BufferedWriter(raw),
+                    encoding=stream.encoding,
+                    errors=stream.errors,
+                    line_buffering=stream.line_buffering,
+                    write_through=stream.write_through,
+                )
+                self._replaced[name] = (stream, lasting, raw)
+                setattr(sys, name, lasting)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the copies."""
-        for copy in self._copies.values():
-            os.close(copy)
-        self._copies = {}
+        """Write what is buffered, and put the streams back."""
+        for name, (stream, lasting, _) in self._replaced.items():
+            lasting.flush()
+            if getattr(sys, name) is lasting:
+                setattr(sys, name, stream)
 
-    def unread(self) -> list[int]:
-        """The descriptors whose reader is gone."""
-        return [descriptor for descriptor, copy in self._copies.items() if _is_unread(copy)]
+    def unread(self) -> bool:
+        """Write what is buffered; return whether the reader of an output is gone."""
+        for _, lasting, _ in self._replaced.values():
+            lasting.flush()
+        return any(raw.unread for _, _, raw in self._replaced.values())
 
-    def silence(self) -> None:
-        """Redirect outputs without a reader to the null device: Python flushes at exit, and would print an error."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for descriptor in self.unread():
-            os.dup2(nowhere, descriptor)
-        os.close(nowhere)
+
+class _Lasting(io.FileIO):
+    """An output whose descriptor leads to the null device as soon as its reader is gone, for this process and for those it starts."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self.unread = False
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            self.unread = True
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return super().write(data)
+
+
+def _flush(stream: io.TextIOWrapper) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        stream.flush()
 
 
 def broken_pipe(error: BaseException) -> BrokenPipeError | None:
-    """The BrokenPipeError that an error is or was caused by; None if there is none."""
+    """The BrokenPipeError that an error is or was caused by; None if there is none. typer turns it into an exit code."""
     found = error.__context__ if isinstance(error, SystemExit) else error
     return found if isinstance(found, BrokenPipeError) else None
-
-
-def flush() -> None:
-    """Flush the outputs.
-
-    Raises:
-        BrokenPipeError: the reader is gone.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
-
-
-def _is_unread(descriptor: int) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, 0)
-    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

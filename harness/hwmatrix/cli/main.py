@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from hwmatrix import __version__
-from hwmatrix.cli.closed_pipe import CLOSED_PIPE, Outputs, broken_pipe, flush
+from hwmatrix.cli.closed_pipe import CLOSED_PIPE, Outputs, broken_pipe
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 
 if TYPE_CHECKING:
@@ -88,21 +88,16 @@ _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; return its exit code (docs/cli.md lists them). If the reader of the output is gone, exit silently."""
-    code = 0
+    """Run one command; return its exit code (docs/cli.md lists them). If the reader of the output goes, the work is done all the same."""
     with Outputs() as outputs:
         try:
             code = _main(argv)
-            flush()
-        except (BrokenPipeError, SystemExit) as error:
-            broken = broken_pipe(error)
+        except SystemExit as error:
+            broken = broken_pipe(error)  # of another connection
             if broken is None:
                 raise
-            if not outputs.unread():
-                raise broken from None
-            outputs.silence()
-            return code or CLOSED_PIPE
-    return code
+            raise broken from None
+        return code or (CLOSED_PIPE if outputs.unread() else 0)
 
 
 def _main(argv: list[str] | None) -> int:

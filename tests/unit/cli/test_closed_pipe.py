@@ -1,4 +1,4 @@
-"""A closed output pipe: every command ends quietly, with the exit code that a shell gives a program killed by SIGPIPE."""
+"""A closed output pipe: every command does its work, and ends quietly with the exit code that a shell gives a program killed by SIGPIPE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import typer
 from factory_sweep import sweep
+from rich.console import Console
 
 from hwmatrix.app.schemas import REPORTS
 from hwmatrix.cli import main as program
@@ -53,10 +55,37 @@ def test_an_error_keeps_its_code(capfd: pytest.CaptureFixture[str]) -> None:
     assert "nowhere.duckdb" in capfd.readouterr().err
 
 
+def test_the_work_is_done_to_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def works() -> dict[str, str]:
+        typer.echo("a line that nobody reads")
+        Console(file=sys.stdout).print("and another one")
+        print("and more than any buffer holds\n" * 100_000, flush=True)  # noqa: T201 - what is tested
+        (tmp_path / "done").touch()
+        return {}
+
+    monkeypatch.setitem(REPORTS, "matrix", works)
+    assert exit_code_when_closed("schema", "matrix") == CLOSED
+    assert (tmp_path / "done").exists()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_process_started_later_has_an_output_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    led_to: list[str] = []
+
+    def prints() -> dict[str, str]:
+        print("to nobody", flush=True)  # noqa: T201 - what is tested
+        led_to.append(str(Path(f"/proc/self/fd/{sys.stdout.fileno()}").readlink()))
+        return {}
+
+    monkeypatch.setitem(REPORTS, "matrix", prints)
+    assert exit_code_when_closed("schema", "matrix") == CLOSED
+    assert led_to == [os.devnull]
+
+
 def test_a_closed_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     with closed_pipe() as stream:
         monkeypatch.setattr(sys, "stderr", stream)
-        assert main(["show", "--database", "nowhere.duckdb"]) == CLOSED
+        assert main(["show", "--database", "nowhere.duckdb"]) == 7
 
 
 def test_a_broken_connection_does_not_count_as_a_closed_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
