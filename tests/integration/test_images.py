@@ -10,7 +10,7 @@ import tarfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -139,6 +139,33 @@ def test_builds_reuse_unchanged_inputs_and_notice_changed_ones(engine: Engine, t
     (project / "images/requirements-stamp").write_text("changed")
     changed, _ = build(project, engine, ("one",))
     assert changed["one"].rebuilt
+
+
+def test_another_checkout_that_takes_the_tags_changes_nothing(
+    engine: Engine, tags: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two checkouts of one version share the tags that people see. Each builds and runs on its own images."""
+    built_stages = images._stages
+    with contextlib.closing(engine.client()) as client:
+        foreign = client.api.import_image_from_data(b"\0" * 1024, repository=f"{tags}/foreign", tag="test")
+        assert foreign
+
+        def stages_and_a_thief(*arguments: Any) -> Any:
+            made = built_stages(*arguments)
+            for target in ("base-python", "one"):
+                client.images.get(f"{tags}/foreign:test").tag(f"{tags}/{target}", tag="test")
+            return made
+
+        monkeypatch.setattr(images, "_stages", stages_and_a_thief)
+        built, _ = build(project, engine, ("one",))
+        one = built["one"]
+        assert client.images.get(one.content_tag).id == one.digest
+        assert one.content_tag == f"{one.tag}-{one.digest.removeprefix('sha256:')[:12]}"
+        names = {name for image in client.images.list() for name in image.tags if name.startswith(tags)}
+    assert {name.rpartition(":")[2].partition("-")[2] for name in names if name.startswith(f"{tags}/one:")} == {
+        "",
+        one.digest.removeprefix("sha256:")[:12],
+    }, "a build's own tag is left"
 
 
 def test_secrets_reach_the_build_and_stay_out_of_the_image(engine: Engine, tags: str, project: Path, tmp_path: Path) -> None:

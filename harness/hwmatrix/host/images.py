@@ -9,6 +9,7 @@ import functools
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -44,12 +45,20 @@ ADVICE: Final = (
 )
 
 
+_DIGITS: Final = 12
+"""Of a digest in a tag, as the engine shows them."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BuiltImage:
-    """An image that is ready. ``digest`` is its id; ``rebuilt`` says whether the build changed it."""
+    """An image that is ready. ``digest`` is its id; ``rebuilt`` says whether the build changed it.
+
+    ``tag`` names the last build of this version, from whatever checkout. ``content_tag`` names this image forever.
+    """
 
     target: str
     tag: str
+    content_tag: str
     digest: str
     seconds: float
     rebuilt: bool
@@ -78,8 +87,9 @@ class _Build:
     ) -> BuiltImage:
         """Run one build. Output lines are prefixed with ``name``; ``labels`` are added to those of the Dockerfile."""
         before, start = self._digest(tag), time.monotonic()
+        own = f"{tag}-{uuid.uuid4().hex}"  # another checkout that builds now may take the tag
         command = [
-            *(str(self.builder), "build", "--progress=plain", "--file", str(self.context / dockerfile), "--tag", tag),
+            *(str(self.builder), "build", "--progress=plain", "--file", str(self.context / dockerfile), "--tag", tag, "--tag", own),
             *(part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")),
             *(part for key, value in (labels or {}).items() for part in ("--label", f"{key}={value}")),
             *(("--target", stage) if stage else ()),
@@ -87,13 +97,24 @@ class _Build:
             str(self.context),
         ]
         done = self.processes.run(command, environment=self._environment(), on_line=lambda line: self.on_line(f"[{name}] {line}"))
-        digest = self._digest(tag)
+        digest = self._digest(own)
         if done.code != 0 or digest is None:
             advice = next((advice for words, advice in ADVICE if words in done.output), "")
             raise ImageBuildError(
                 f"building the image {tag} failed", command=done.command, code=done.code, output=done.output, advice=advice
             )
-        return BuiltImage(target=name, tag=tag, digest=digest, seconds=time.monotonic() - start, rebuilt=digest != before)
+        content_tag = self._named(digest, tag, own)
+        rebuilt = digest != before
+        return BuiltImage(target=name, tag=tag, content_tag=content_tag, digest=digest, seconds=time.monotonic() - start, rebuilt=rebuilt)
+
+    def _named(self, digest: str, tag: str, own: str) -> str:
+        """Replace a build's own tag by one made of the image's digest; return that."""
+        content_tag = f"{tag}-{digest.partition(':')[2][:_DIGITS]}"
+        with contextlib.closing(self.engine.client()) as client:
+            repository, _, name = content_tag.rpartition(":")
+            client.images.get(own).tag(repository, tag=name)
+            client.images.remove(own)
+        return content_tag
 
     def _digest(self, tag: str) -> str | None:
         with contextlib.closing(self.engine.client()) as client:  # a separate connection, because builds run in threads
@@ -184,7 +205,7 @@ def _target(
     build: _Build, spec: MatrixSpec, stages: dict[str, BuiltImage], target: str, *, commit: str, labels: Mapping[str, str]
 ) -> BuiltImage:
     wanted = spec.targets[target]
-    arguments = {"BASE": stages[wanted.base].tag, "VERSION": hwmatrix.__version__, "REVISION": commit}
+    arguments = {"BASE": stages[wanted.base].content_tag, "VERSION": hwmatrix.__version__, "REVISION": commit}
     dockerfile = f"{wanted.image}/Dockerfile"
     return build.image(name=target, tag=image_tag(target), dockerfile=dockerfile, arguments=arguments, labels=labels)
 

@@ -125,7 +125,9 @@ def test_a_container_gets_no_variable_of_this_machine(tmp_path: Path, monkeypatc
     monkeypatch.setattr(containers, "running", running)
     monkeypatch.setattr(containers, "prepare_writable", lambda folder, _engine: folder)
     executor = ContainerExecutor(workshop(tmp_path), object(), BASE)  # type: ignore[arg-type]
-    executor._images["cpu"] = BuiltImage(target="cpu", tag="hwmatrix/cpu:1", digest="sha256:0", seconds=0, rebuilt=False)
+    executor._images["cpu"] = BuiltImage(
+        target="cpu", tag="hwmatrix/cpu:1", content_tag="hwmatrix/cpu:1-0", digest="sha256:0", seconds=0, rebuilt=False
+    )
     executor.run(Job(target="cpu", work="run", plan_dir=tmp_path, cache=tmp_path, out=tmp_path), lambda _line: None)
     (options,) = started
     assert "environment" not in options
