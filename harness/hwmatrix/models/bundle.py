@@ -16,7 +16,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -254,6 +254,31 @@ def find_or_build(plan: ModelPlan, cache: Path) -> Bundle:
     key = bundle_key(plan)
     with folder.locked(cache, key):
         return _find(key, cache) or _build(plan, key, cache)
+
+
+def find_or_take(plan: ModelPlan, cache: Path, build: Callable[[Path], None]) -> Bundle:
+    """The bundle of a plan: from the cache if it is there and intact, else from another process that cannot write there.
+
+    ``build`` has it built in a cache of its own, a new folder that it gets. The bundle is verified, and moved into this cache. Whatever
+    else was written there is removed. Exceptions of ``build`` propagate.
+
+    Raises:
+        FactoryError: as :func:`bundle_key`.
+        BundleError: what was built is no bundle of this plan, or the cache cannot be written (``cache_not_writable``).
+    """
+    key = bundle_key(plan)
+    with folder.locked(cache, key):
+        found = _find(key, cache)
+        if found is not None:
+            return found
+        _remove_leftovers(cache, key)
+        with folder.writing(cache, f"the bundle of {plan.name}"), folder.fresh(cache / _partial(key)) as own:
+            build(own)
+            made = verify(own / key)
+            if made.key != key:
+                raise BundleError(f"{own / key} holds the bundle {made.key}", error_type="bundle_broken")
+            folder.put(made.path, cache / key)
+        return dataclasses.replace(made, path=cache / key)
 
 
 def find(plan: ModelPlan, cache: Path) -> Bundle | None:

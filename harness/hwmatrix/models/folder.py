@@ -49,17 +49,34 @@ def replacing(place: Path, what: str, *, partial: str | None = None) -> Iterator
     Raises:
         BundleError: a file cannot be written (``cache_not_writable``).
     """
-    filled = place.with_name(partial or f".partial-{place.name}")
-    try:
-        shutil.rmtree(filled, ignore_errors=True)
-        filled.mkdir(parents=True)
+    with writing(place.parent, what), fresh(place.with_name(partial or f".partial-{place.name}")) as filled:
         yield filled
         put(filled, place)
+
+
+@contextlib.contextmanager
+def writing(cache: Path, what: str) -> Iterator[None]:
+    """Turn an OSError into one that says what could not be written, and where.
+
+    Raises:
+        BundleError: a file cannot be written (``cache_not_writable``).
+    """
+    try:
+        yield
     except OSError as error:
-        message = f"cannot write {what} under {place.parent}: {error}; free space there, or name another cache"
+        message = f"cannot write {what} under {cache}: {error}; free space there, or name another cache"
         raise BundleError(message, error_type="cache_not_writable") from error
+
+
+@contextlib.contextmanager
+def fresh(path: Path) -> Iterator[Path]:
+    """A new folder, whatever was there before. It is removed at the end, unless it was moved."""
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        yield path
     finally:
-        shutil.rmtree(filled, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def describe(path: Path, facts: dict[str, Any]) -> None:
@@ -69,11 +86,14 @@ def describe(path: Path, facts: dict[str, Any]) -> None:
 
 
 def check(path: Path, files: dict[str, dict[str, Any]]) -> None:
-    """Check a folder against a listing: size and checksum of every file, none missing, none extra, no links.
+    """Check a folder, which must not be a link, against a listing: size and checksum of every file, none missing, none extra, no links.
 
     Raises:
         BundleError: what is wrong, and with which file (``bundle_broken``).
     """
+    for followed in (path, path / MANIFEST):
+        if followed.is_symlink():
+            raise BundleError(f"{followed} is a link", error_type="bundle_broken")
     present = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_symlink() or not file.is_dir()} - {MANIFEST}
     for name in sorted(present ^ files.keys()):
         state = "is not in its manifest" if name in present else "is missing"

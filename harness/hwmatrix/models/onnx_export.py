@@ -108,7 +108,7 @@ def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, .
 
 
 def export_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | GenerationExport | OnnxFailure:
-    """The result of one of :data:`EXPORTS` for a bundle. Call it in a child process, and :func:`keep_failure` if that dies.
+    """The result of one of :data:`EXPORTS` for a bundle. Call it in a child process, by :func:`find_or_take`.
 
     Running out of memory is raised and not recorded: with more memory, the same export may succeed. A recorded timeout is discarded.
 
@@ -117,21 +117,45 @@ def export_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Gener
         MemoryError: memory ran out.
     """
     with locked(bundle.key, cache, exporter):
-        kept = _cached(bundle, cache, exporter)
-        if isinstance(kept, OnnxFailure) and kept.timed_out:
-            folder.discard(_folder_of(bundle, cache, exporter))
-            kept = None
+        kept = _kept(bundle, cache, exporter)
         return kept if kept is not None else _export_now(bundle, cache, exporter)
 
 
-def keep_failure(bundle: Bundle, cache: Path, failure: OnnxFailure) -> None:
-    """Keep a failure that the exporter's process could not keep itself, because it died or was ended (:data:`TIMED_OUT`).
+def find_or_take(bundle: Bundle, cache: Path, exporter: str, make: Callable[[Path], OnnxFailure | None]) -> OnnxFailure | None:
+    """Find the result of one of :data:`EXPORTS` in the cache, or take it from another process that cannot write there.
+
+    ``make`` has it made by :func:`export_one` in a cache of its own, a new folder that it gets; if that process died, it returns the
+    failure to keep (:data:`TIMED_OUT` and others). What was made is verified, and moved into this cache. Exceptions of ``make`` propagate.
+
+    Returns:
+        The failure that is now in the cache; None if there is a graph.
 
     Raises:
-        BundleError: the cache cannot be written (``cache_not_writable``).
+        BundleError: what was made is no export of this bundle, or the cache cannot be written (``cache_not_writable``).
     """
-    with locked(bundle.key, cache, failure.exporter):
-        _publish(bundle, cache, failure.exporter, lambda _: _failure_fields(failure))
+    with locked(bundle.key, cache, exporter):
+        found = _kept(bundle, cache, exporter)
+        if found is None:
+            own = cache / ONNX_DIR / f".own-{bundle.key}-{exporter}"
+            with folder.writing(cache, "the ONNX export"), folder.fresh(own):
+                found = make(own)
+                if found is None:
+                    found = read_one(bundle, own, exporter)
+                    (cache / ONNX_DIR / bundle.key).mkdir(exist_ok=True)
+                    folder.put(_folder_of(bundle, own, exporter), _folder_of(bundle, cache, exporter))
+                else:
+                    failed = found
+                    _publish(bundle, cache, exporter, lambda _: _failure_fields(failed))
+        return found if isinstance(found, OnnxFailure) else None
+
+
+def _kept(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | GenerationExport | OnnxFailure | None:
+    """The result in the cache. A recorded timeout is discarded. Needs the lock."""
+    kept = _cached(bundle, cache, exporter)
+    if isinstance(kept, OnnxFailure) and kept.timed_out:
+        folder.discard(_folder_of(bundle, cache, exporter))
+        return None
+    return kept
 
 
 def is_kept(key: str, cache: Path, exporter: str, *, graph: bool = False) -> bool:

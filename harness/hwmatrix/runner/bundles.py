@@ -14,18 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.files import write_atomically
 from hwmatrix.errors import CellFailure
-from hwmatrix.models.bundle import bundle_key, find_or_build
+from hwmatrix.models.bundle import bundle_key, find_or_build, find_or_take
 from hwmatrix.models.canary import canary_plans
-from hwmatrix.records import Limits, ModelKey, ModelPlan, Plan, Role, Size
+from hwmatrix.records import Isolation, Limits, ModelKey, ModelPlan, Plan, Role, Size
 from hwmatrix.runner import exports
 from hwmatrix.runner.crew import Crew, Done, at_once
 from hwmatrix.runner.endings import describe, load
 from hwmatrix.runner.events import emit
-from hwmatrix.runner.forked import End, run_forked
+from hwmatrix.runner.forked import run_owning
 from hwmatrix.runner.messages import BadMessageError, BundleTold, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.runner.forked import End
 
 INDEX: Final = "bundles.json"
 INDEX_SCHEMA: Final = "hwmatrix/bundle-index/2"
@@ -118,7 +121,8 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
     models = order.chosen
     found: dict[int, BundleEntry] = {}
     wanted = _exports_of(order)
-    work = functools.partial(_build_and_export, order.cache, [(model, _limit_of(model, limits), wanted(model)) for model in models])
+    run = functools.partial(run_owning, restricted=plan.isolation is Isolation.CONTAINER)
+    work = functools.partial(_build_and_export, run, order.cache, [(model, _limit_of(model, limits), wanted(model)) for model in models])
     size = min(at_once(order.at_once, 1), len(models))
     unfinished: list[int] = []
 
@@ -156,18 +160,41 @@ def _limit_of_bundle(model: ModelPlan, limits: Limits) -> Limits:
 
 
 def _build_and_export(
-    cache: Path, models: list[tuple[ModelPlan, Limits, exports.Wanted]], number: int, closing: tuple[int, ...]
+    run: exports.Run, cache: Path, models: list[tuple[ModelPlan, Limits, exports.Wanted]], number: int, closing: tuple[int, ...]
 ) -> dict[str, Any]:
     """Build one bundle and its exports, each in a child process; return their outcome. Numbers past the last model are retries."""
     again, index = divmod(number, len(models))
     model, limits, wanted = models[index]
-    limits_of_bundle = _limit_of_bundle(model, limits)
-    end = run_forked(functools.partial(_build, model, cache), limits=limits_of_bundle, closing=closing)
-    entry = _entry_of_end(model, end, limits_of_bundle, again=bool(again))
-    told: list[dict[str, Any]] = []
-    if entry.key is not None:
-        told = exports.export(entry.key, cache, limits, wanted, again=bool(again), closing=closing)
+    run = functools.partial(run, closing=closing)
+    entry, bundle = _find_or_build(model, cache, run, _limit_of_bundle(model, limits), again=bool(again))
+    told = exports.export(bundle, cache, limits, wanted, run, again=bool(again)) if bundle is not None else []
     return {"entry": dataclasses.asdict(entry), "exports": told}
+
+
+class _NotBuiltError(Exception):
+    """The child did not build the bundle: the entry says why."""
+
+    def __init__(self, entry: BundleEntry) -> None:
+        super().__init__(entry.message)
+        self.entry = entry
+
+
+def _find_or_build(model: ModelPlan, cache: Path, run: exports.Run, limits: Limits, *, again: bool) -> tuple[BundleEntry, Bundle | None]:
+    """Find the bundle, or have a child build it in a cache of its own, since a model's code must not change other bundles."""
+
+    def build(own: Path) -> None:
+        end = run(functools.partial(_build, model, own), own, limits=limits)
+        entry = _entry_of_end(model, end, limits, again=again)
+        if entry.key is None:
+            raise _NotBuiltError(entry)
+
+    try:
+        bundle = find_or_take(model, cache, build)
+    except _NotBuiltError as failure:
+        return failure.entry, None
+    except CellFailure as failure:
+        return _entry_of(model, error_type=failure.error_type, message=str(failure)), None
+    return _entry_of(model, key=bundle.key, digest=bundle.digest), bundle
 
 
 def _unfinished(done: Done) -> str | None:
@@ -219,7 +246,7 @@ def _entry_of(model: ModelPlan, **found: Any) -> BundleEntry:
 
 
 def _build(model: ModelPlan, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:
-    """In the child: build or find the bundle, and send its key or the failure to the parent."""
+    """In the child: build the bundle in a cache of its own, and send its key or the failure to the parent."""
     try:
         bundle = find_or_build(model, cache)
     except CellFailure as failure:

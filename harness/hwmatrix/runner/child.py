@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import resource
 import signal
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from hwmatrix.measure import memory
+from hwmatrix.runner import landlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
     Send = Callable[[dict[str, Any]], None]
 
+_TEMPORARY: Final = (Path("/tmp"), Path("/dev/shm"))  # noqa: S108 - a container has its own
+_WRITTEN: Final = (Path("/dev"), Path("/proc"))
+"""Devices, and the kernel's switches for a process, such as the one that resets its peak memory."""
 PR_SET_PDEATHSIG: Final = 1
 """linux/prctl.h: sets the signal that a process gets when its parent dies."""
 
@@ -31,11 +37,24 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
-def work_and_exit(work: Callable[[Send], None], writing: int, *, limits: Limits, reserves_address_space: bool) -> NoReturn:
-    """Limit this process, do the work, and end by ``os._exit``, which skips the exit handlers and buffers of the parent."""
+def work_and_exit(
+    work: Callable[[Send], None],
+    writing: int,
+    *,
+    limits: Limits,
+    reserves_address_space: bool,
+    writable: tuple[Path, ...] | None = None,
+) -> NoReturn:
+    """Limit this process, do the work, and end by ``os._exit``, which skips the exit handlers and buffers of the parent.
+
+    ``writable``: the only places, besides those for temporary files, where it may change files; None: wherever its user may.
+    """
     code = 1
     try:
         _limit(limits, reserves_address_space=reserves_address_space)
+        if writable is not None:
+            _close_files_open_for_writing()
+            landlock.restrict(changing=(*writable, *_TEMPORARY), writing=_WRITTEN)
 
         def send(message: dict[str, Any]) -> None:
             text = json.dumps(message, ensure_ascii=False)
@@ -54,6 +73,16 @@ def work_and_exit(work: Callable[[Send], None], writing: int, *, limits: Limits,
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _close_files_open_for_writing() -> None:
+    """Close the regular files that the parent has open for writing, such as the shard. Pipes and sockets stay open."""
+    for listed in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):  # the listing's own descriptor is closed by now
+            descriptor = int(listed.name)
+            changing = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+            if changing and stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
 
 
 def _limit(limits: Limits, *, reserves_address_space: bool) -> None:

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import CellFailure
 from hwmatrix.models import onnx_export
-from hwmatrix.models.bundle import verify
 from hwmatrix.records import Limits, ModelKey, ModelPlan, Plan, Role
 from hwmatrix.records.backends import OnnxUse
 from hwmatrix.runner.endings import describe, load
-from hwmatrix.runner.forked import run_forked
 from hwmatrix.runner.messages import BadMessageError, ExportTold, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.runner.forked import End
+
+    Run = Callable[..., End]
+    """``run_owning`` with the descriptors that a child closes, and whether it is restricted."""
 
 AGAIN: Final = ", both in parallel with other work and alone"
 """Added to the message when the retry ended like the first attempt."""
@@ -71,10 +75,8 @@ def all_kept(key: str, cache: Path, wanted: Wanted) -> bool:
     return True
 
 
-def export(
-    key: str, cache: Path, limits: Limits, wanted: Wanted, *, again: bool = False, closing: tuple[int, ...] = ()
-) -> list[dict[str, Any]]:
-    """Call exporters until one exports a bundle, or find earlier results; then those that generate.
+def export(bundle: Bundle, cache: Path, limits: Limits, wanted: Wanted, run: Run, *, again: bool = False) -> list[dict[str, Any]]:
+    """Call exporters until one exports a bundle, or find earlier results; then those that generate. ``run`` runs each in a child.
 
     An exporter with a kept result is called again, because that result may be out of date. Returns the outcome of each: ``exporter``,
     ``ok``, ``message``, and ``late`` if it timed out. Failures are kept. The message of a timeout says how busy the machine was and,
@@ -86,36 +88,57 @@ def export(
     outcomes: list[dict[str, Any]] = []
 
     def call(exporter: str) -> None:
-        outcomes.append({"exporter": exporter, **_export_by(exporter, cache / key, cache, limits, again=again, closing=closing)})
+        outcomes.append({"exporter": exporter, **_export_by(exporter, bundle, cache, limits, run, again=again)})
 
     for exporter in onnx_export.EXPORTERS if wanted.forward else ():
-        if wanted.every or not any(each["ok"] for each in outcomes) or onnx_export.is_kept(key, cache, exporter):
+        if wanted.every or not any(each["ok"] for each in outcomes) or onnx_export.is_kept(bundle.key, cache, exporter):
             call(exporter)
     for exporter in wanted.generation:
         call(exporter)
     return outcomes
 
 
-def _export_by(exporter: str, bundle: Path, cache: Path, limits: Limits, *, again: bool, closing: tuple[int, ...]) -> dict[str, Any]:
-    end = run_forked(functools.partial(_make, exporter, bundle, cache), limits=limits, closing=closing)
-    kind = "ExporterDied"
-    try:
-        if end.messages and end.refused is None:
-            return dataclasses.asdict(read(ExportTold, end.messages[-1], len(end.messages)))
-        why = describe(end, limits)
-        if end.timed_out:
-            kind, why = onnx_export.TIMED_OUT, f"{why}{AGAIN if again else ''}; {load()}"
-    except BadMessageError as error:
-        why = f"the process sent an invalid message: {error}"
-    failure = onnx_export.OnnxFailure(exporter=exporter, error_type=kind, message=why, traceback=end.log or None)
-    onnx_export.keep_failure(verify(bundle), cache, failure)
-    return {"ok": False, "message": why, "late": end.timed_out}
+class _NothingMadeError(Exception):
+    """The child has no result to keep, since it lacked memory or could not write; what it told says so."""
+
+    def __init__(self, told: ExportTold) -> None:
+        super().__init__(told.message)
+        self.told = told
 
 
-def _make(exporter: str, bundle: Path, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:
-    """In the child: export or find the export, and send the outcome to the parent."""
+def _export_by(exporter: str, bundle: Bundle, cache: Path, limits: Limits, run: Run, *, again: bool) -> dict[str, Any]:
+    """Find the export, or have a child make it in a cache of its own, as for bundles."""
+    late = False
+
+    def make(own: Path) -> onnx_export.OnnxFailure | None:
+        nonlocal late
+        end, kind = run(functools.partial(_make, exporter, bundle, own), own, limits=limits), "ExporterDied"
+        try:
+            if end.messages and end.refused is None:
+                told = read(ExportTold, end.messages[-1], len(end.messages))
+                if onnx_export.is_kept(bundle.key, own, exporter):
+                    return None
+                raise _NothingMadeError(told)
+            why = describe(end, limits)
+            if end.timed_out:
+                late, kind, why = True, onnx_export.TIMED_OUT, f"{why}{AGAIN if again else ''}; {load()}"
+        except BadMessageError as error:
+            why = f"the process sent an invalid message: {error}"
+        return onnx_export.OnnxFailure(exporter=exporter, error_type=kind, message=why, traceback=end.log or None)
+
     try:
-        made = onnx_export.export_one(verify(bundle), cache, exporter)
+        failure = onnx_export.find_or_take(bundle, cache, exporter, make)
+    except _NothingMadeError as nothing:
+        return dataclasses.asdict(nothing.told)
+    except CellFailure as problem:
+        return {"ok": False, "message": str(problem)}
+    return {"ok": failure is None, "message": failure.message if failure else None} | ({"late": True} if late else {})
+
+
+def _make(exporter: str, bundle: Bundle, own: Path, send: Callable[[dict[str, Any]], None]) -> None:
+    """In the child: export, and send the outcome to the parent."""
+    try:
+        made = onnx_export.export_one(bundle, own, exporter)
     except (CellFailure, MemoryError) as problem:
         send({"ok": False, "message": str(problem) or type(problem).__name__})
     else:

@@ -101,11 +101,19 @@ class _Pipe:
                     return
 
 
-def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address_space: bool = False, closing: tuple[int, ...] = ()) -> End:
+def run_forked(
+    work: Callable[[Send], None],
+    *,
+    limits: Limits,
+    reserves_address_space: bool = False,
+    closing: tuple[int, ...] = (),
+    writable: tuple[Path, ...] | None = None,
+) -> End:
     """Run ``work(send)`` in a forked child and wait for its end, at most ``limits.timeout_s``.
 
     ``reserves_address_space`` limits writable memory instead of the address space: for runtimes that reserve at least as much address
-    space as a GPU has memory. ``closing`` are the parent's descriptors that a forked child must close.
+    space as a GPU has memory. ``closing`` are the parent's descriptors that a forked child must close. ``writable`` takes from the child
+    the right to change files elsewhere and to signal others (``landlock``), as far as the kernel can; None: it is not restricted.
 
     Every process that the child started is killed at the end (on Linux also those outside its process group), so that none
     disturbs the next child. ``work`` must be a module's function or a partial of one, since some systems spawn.
@@ -116,7 +124,7 @@ def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address
     sys.stdout.flush()
     sys.stderr.flush()
     messages, log = _Pipe(), _Pipe(keep=_LOG_TAIL)
-    settings = {"limits": limits, "reserves_address_space": reserves_address_space}
+    settings = {"limits": limits, "reserves_address_space": reserves_address_space, "writable": writable}
     if SPAWNS:
         pid = spawn(work, messages=messages.writing, log=log.writing, settings=settings)
     elif (pid := os.fork()) == 0:
@@ -147,6 +155,11 @@ def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address
         log=log.received.decode(errors="replace").strip(),
         wall_ms=(time.monotonic() - begin) * 1000,
     )
+
+
+def run_owning(work: Callable[[Send], None], own: Path, *, limits: Limits, closing: tuple[int, ...] = (), restricted: bool) -> End:
+    """Run work in a child that, if it is ``restricted``, can change only files in the folder ``own``, besides temporary ones."""
+    return run_forked(work, limits=limits, closing=closing, writable=(own,) if restricted else None)
 
 
 def end_with_parent() -> None:

@@ -27,6 +27,7 @@ from hwmatrix.records import (
     CellResult,
     Dtype,
     Execution,
+    Isolation,
     Limits,
     MeasureRule,
     ModelKey,
@@ -181,7 +182,9 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
         service=service,
     )
     reserves = target_class(order.target.backend).reserves_address_space
-    return run_forked(functools.partial(execute, job), limits=cell.limits, reserves_address_space=reserves, closing=closing)
+    writable = () if order.plan.isolation_of(order.target.name) is Isolation.CONTAINER else None
+    work = functools.partial(execute, job)
+    return run_forked(work, limits=cell.limits, reserves_address_space=reserves, closing=closing, writable=writable)
 
 
 def _adapted(target: TargetPlan, cell: CellPlan) -> TargetPlan:

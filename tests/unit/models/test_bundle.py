@@ -13,7 +13,7 @@ import pytest
 
 from hwmatrix.errors import BundleError, FactoryError
 from hwmatrix.models import bundle, reference
-from hwmatrix.models.bundle import bundle_key, find, find_or_build, verify
+from hwmatrix.models.bundle import bundle_key, find, find_or_build, find_or_take, verify
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import Family, ModelPlan, Role, Size
 
@@ -260,3 +260,46 @@ def test_canaries_differ_only_in_their_role() -> None:
     assert (good.name, wrong.name) == ("canary-good", "canary-wrong")
     assert dataclasses.replace(wrong, name=good.name, role=good.role) == good
     assert bundle.bundle_key(good) != bundle.bundle_key(wrong)
+
+
+@pytest.mark.usefixtures("builds")
+def test_a_bundle_is_taken_from_a_cache_of_its_own_if_there_is_none(tmp_path: Path) -> None:
+    owned: list[Path] = []
+
+    def build(own: Path) -> None:
+        owned.append(own)
+        find_or_build(PLAN, own)
+
+    taken = find_or_take(PLAN, tmp_path, build)
+    assert taken == find(PLAN, tmp_path) == find_or_take(PLAN, tmp_path, build)
+    assert len(owned) == 1
+    assert not owned[0].exists()
+
+
+@pytest.mark.usefixtures("builds")
+@pytest.mark.parametrize("how", ["nothing", "file", "link", "linked manifest", "linked file", "another"])
+def test_a_bundle_that_is_not_what_it_says_is_not_taken(tmp_path: Path, how: str) -> None:
+    """As code of a model may leave it, which runs where the bundle is built."""
+    outside = find_or_build(PLAN, tmp_path / "elsewhere").path
+
+    def build(own: Path) -> None:
+        if how == "nothing":
+            return
+        if how == "link":
+            (own / outside.name).symlink_to(outside)
+            return
+        made = find_or_build(PLAN if how != "another" else dataclasses.replace(PLAN, seed=1), own).path
+        if how == "another":
+            made.rename(own / bundle_key(PLAN))
+        elif how == "file":
+            (made / "more").touch()
+        else:
+            name = "manifest.json" if how == "linked manifest" else "inputs.safetensors"
+            (made / name).unlink()
+            (made / name).symlink_to(outside / name)
+
+    with pytest.raises(BundleError):
+        find_or_take(PLAN, tmp_path / "cache", build)
+    assert find(PLAN, tmp_path / "cache") is None
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [".locks"]
+    assert verify(outside)

@@ -13,7 +13,7 @@ import pytest
 from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
 from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import Bundle
-from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, export_all, export_one, is_kept, keep_failure, no_graph, read_all
+from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, export_all, export_one, find_or_take, is_kept, no_graph, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,6 +88,46 @@ def test_a_failure_is_stored_with_all_its_causes_and_without_a_graph(exporters: 
         assert "Traceback" in (failure.traceback or "")
     assert exporters.calls == ["transformers", "torch"]
     assert [path.name for path in place(bundle).iterdir()] == ["manifest.json"]
+
+
+def keep_failure(bundle: Bundle, cache: Path, failure: OnnxFailure) -> None:
+    """Keep what is known of an exporter whose process died."""
+    assert find_or_take(bundle, cache, failure.exporter, lambda _: failure) == failure
+
+
+def test_an_export_is_taken_from_a_cache_of_its_own_if_there_is_none(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+    owned: list[Path] = []
+
+    def make(own: Path) -> None:
+        owned.append(own)
+        assert isinstance(export_one(bundle, own, "torch"), OnnxExport)
+
+    for _ in range(2):
+        assert find_or_take(bundle, tmp_path, "torch", make) is None
+    assert exporters.calls == ["torch"]
+    assert isinstance(read_all(bundle, tmp_path, only="torch")[0], OnnxExport)
+    assert not owned[0].exists()
+
+
+@pytest.mark.usefixtures("exporters")
+@pytest.mark.parametrize("how", ["graph", "link", "bundle"])
+def test_an_export_that_is_not_what_it_says_is_not_taken(bundle: Bundle, tmp_path: Path, how: str) -> None:
+    def make(own: Path) -> None:
+        export_one(bundle, own, "torch")
+        made = own / onnx_export.ONNX_DIR / bundle.key / "torch"
+        if how == "graph":
+            (made / "model.onnx").write_bytes(b"another graph")
+        elif how == "link":
+            (made / "manifest.json").rename(tmp_path / "elsewhere.json")
+            (made / "manifest.json").symlink_to(tmp_path / "elsewhere.json")
+        else:
+            manifest = json.loads((made / "manifest.json").read_text())
+            (made / "manifest.json").write_text(json.dumps(manifest | {"bundle": "another bundle's digest"}))
+
+    with pytest.raises(BundleError):
+        find_or_take(bundle, tmp_path, "torch", make)
+    assert not is_kept(bundle.key, tmp_path, "torch")
+    assert not list((tmp_path / onnx_export.ONNX_DIR).glob(".own-*"))
 
 
 def test_running_out_of_memory_is_not_an_exporter_s_failure(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:

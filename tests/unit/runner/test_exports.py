@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory_plans as make
 import pytest
 
+from hwmatrix.models.bundle import Bundle
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.models.onnx_export import EXPORTERS, ONNX_DIR
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import exports
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from hwmatrix.runner.forked import run_owning
 
 FIRST, SECOND = EXPORTERS
+BUNDLE = Bundle(path=Path("key"), key="key", digest="digest", manifest={})
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ FAILS: set[str] = set()
 
 
 def export(tmp_path: Path, *, every: bool = False) -> list[dict[str, Any]]:
-    return exports.export("key", tmp_path, make.LIMITS, exports.Wanted(forward=True, every=every))
+    return exports.export(BUNDLE, tmp_path, make.LIMITS, exports.Wanted(forward=True, every=every), run_owning)
 
 
 def test_the_second_exporter_is_not_called_after_a_success(called: list[str], tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_an_exporter_with_an_outdated_result_is_called_again(called: list[str], 
 def test_exports_that_generate_are_made_besides_and_only_where_asked(called: list[str], tmp_path: Path) -> None:
     wanted = exports.Wanted(forward=False, generation=("generation", "generation-openvino"))
     FAILS.add("generation")
-    assert [told["ok"] for told in exports.export("key", tmp_path, make.LIMITS, wanted)] == [False, True]
+    assert [told["ok"] for told in exports.export(BUNDLE, tmp_path, make.LIMITS, wanted, run_owning)] == [False, True]
     assert called == ["generation", "generation-openvino"]
 
 
