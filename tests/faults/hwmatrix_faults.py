@@ -79,9 +79,10 @@ def _kill_parent() -> None:
 
 
 def _reach_out() -> None:
-    """Write where nothing of this model belongs, and open the network; then tell what came of each."""
+    """Write where nothing of this model belongs, open the network, and reach for the parent; then tell what came of each."""
     told = []
-    for place in ("/", os.path.dirname(importlib.import_module("hwmatrix").__file__ or ""), "/hwmatrix/plan"):  # noqa: PTH120
+    harness = os.path.dirname(importlib.import_module("hwmatrix").__file__ or "")  # noqa: PTH120
+    for place in ("/", harness, *(f"/hwmatrix/{name}" for name in ("plan", "cache", "out"))):
         try:
             with open(os.path.join(place, "hwmatrix-fault"), "w", encoding="ascii"):  # noqa: PTH118, PTH123
                 told.append(f"{place} was written")
@@ -92,6 +93,16 @@ def _reach_out() -> None:
         told.append("the network was reached")
     except OSError as error:
         told.append(f"network: {error.strerror or error}")
+    try:
+        os.close(os.open(f"/proc/{os.getppid()}/mem", os.O_RDWR))
+        told.append("the parent's memory was opened")
+    except OSError as error:
+        told.append(f"memory: {error.strerror}")
+    try:
+        os.kill(os.getppid(), 0)  # a signal that only asks
+        told.append("the parent can be signalled")
+    except OSError as error:
+        told.append(f"signal: {error.strerror}")
     raise RuntimeError("; ".join(told))
 
 

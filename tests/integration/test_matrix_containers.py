@@ -22,6 +22,7 @@ from hwmatrix.host.containers import Limits, Mount, prepare_writable, running
 from hwmatrix.host.engine import Engine, connect
 from hwmatrix.host.images import image_tag
 from hwmatrix.records import Backend, Isolation
+from hwmatrix.runner import landlock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,7 +211,7 @@ def test_faults_inside_a_container_stay_with_their_cells(main_run: MainRun, engi
 
 
 def test_building_a_model_cannot_reach_anything_outside(main_run: MainRun, engine: Engine, tmp_path: Path) -> None:  # noqa: ARG001 - builds the image
-    """The bundle job may write only to the cache."""
+    """The bundle job may write to the cache, but a model's code only to a folder of its own."""
     cases = (Case(name="good"), Case(name="reaches out", fault="reach_out", place="init"))
     laid = write_order(tmp_path / "run", make_plan(cases, backend=Backend.CPU, isolation=Isolation.CONTAINER))
     mounts = (
@@ -249,6 +250,51 @@ def test_building_a_model_cannot_reach_anything_outside(main_run: MainRun, engin
     assert "/: Read-only file system" in told
     assert "/hwmatrix/plan: Read-only file system" in told
     assert "network: Network is unreachable" in told
+    if landlock.version() >= 6:  # the container's kernel is this machine's
+        assert "/hwmatrix/cache: Permission denied" in told
+        assert "/hwmatrix/out: Permission denied" in told
+        assert "memory: Permission denied" in told
+        assert "signal: Operation not permitted" in told
+
+
+def test_a_cell_cannot_change_results(main_run: MainRun, engine: Engine, tmp_path: Path) -> None:  # noqa: ARG001 - builds the image
+    """A cell's code runs beside the shard that its parent writes."""
+    laid = write_order(
+        tmp_path / "run",
+        make_plan((Case(name="reaches out", fault="reach_out"), Case(name="good")), backend=Backend.CPU, isolation=Isolation.CONTAINER),
+    )
+    mounts = (
+        Mount(source=laid.plan.parent, target="/hwmatrix/plan"),
+        Mount(source=prepare_writable(laid.cache, engine), target="/hwmatrix/cache", read_only=False),
+        Mount(source=prepare_writable(laid.shards, engine), target="/hwmatrix/out", read_only=False),
+        Mount(source=prepare_writable(laid.plan.parent / "bundles", engine), target="/hwmatrix/plan/bundles", read_only=False),
+        Mount(source=FAULTS, target="/faults"),
+    )
+    for work, out, extra, armed in (
+        ("bundles", "/hwmatrix/plan/bundles", (), {}),
+        ("run", "/hwmatrix/out", ("--target", "cpu", "--host", "test"), ARMED),
+    ):
+        argv = ("-m", "hwmatrix_faults", work, "--plan", "/hwmatrix/plan/plan.json", "--cache", "/hwmatrix/cache", "--out", out, *extra)
+        with running(
+            engine,
+            image=image_tag("cpu"),
+            argv=argv,
+            entrypoint=("python3",),
+            limits=Limits(memory_mb=4096),
+            mounts=mounts,
+            environment={"PYTHONPATH": "/faults", **armed},
+        ) as container:
+            assert container.wait() == 0, container.stderr_tail
+    (shard,) = laid.shards.glob("*.duckdb")
+    found = {row["cell_key"]: row for row in rows(shard, "SELECT cell_key, status, message FROM cells WHERE role = 'model'")}
+    assert found["good"]["status"] == "pass"
+    told = found["reaches out"]["message"]
+    assert found["reaches out"]["status"] == "error"
+    assert "was written" not in told.replace("/hwmatrix/cache was written", "").replace("/hwmatrix/out was written", "")
+    if landlock.version() >= 6:
+        assert told.count("Permission denied") >= 3, told
+        assert "was written" not in told
+        assert "signal: Operation not permitted" in told
 
 
 def test_an_interrupted_run_keeps_finished_cells_and_resumes_the_rest(
