@@ -9,7 +9,6 @@ by the same versions on the same processor gives the same digest.
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -404,14 +403,10 @@ def _remove_leftovers(cache: Path, held: str) -> None:
     """Remove the leftovers of interrupted builds. A running build holds the lock of its key; ``held`` is the key that we hold."""
     for partial in cache.glob(f"{_PARTIAL}*"):
         key = partial.name.removeprefix(_PARTIAL)[:_KEY_LENGTH]
-        with (cache / folder.LOCKS / key).open("ab") as lock:
-            try:
-                if key != held:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            _LOG.warning("removing the leftovers of an interrupted build: %s", partial)
-            shutil.rmtree(partial, ignore_errors=True)
+        with folder.unlocked(cache, key) as free:
+            if free or key == held:
+                _LOG.warning("removing the leftovers of an interrupted build: %s", partial)
+                shutil.rmtree(partial, ignore_errors=True)
 
 
 def _part(arrays: Mapping[str, _Array], prefix: str) -> dict[str, _Array]:

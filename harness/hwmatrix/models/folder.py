@@ -125,6 +125,18 @@ def locked(cache: Path, key: str) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def unlocked(cache: Path, key: str) -> Iterator[bool]:
+    """Lock a key if nobody has locked it, this process included; otherwise it is False."""
+    with (cache / LOCKS / key).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
 def discard(path: Path) -> None:
     """Remove a folder, its manifest first, so that a partly removed one never looks complete."""
     (path / MANIFEST).unlink(missing_ok=True)

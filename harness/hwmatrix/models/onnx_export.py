@@ -17,6 +17,7 @@ import hashlib
 import importlib.metadata
 import json
 import re
+import shutil
 import time
 import traceback
 from pathlib import Path
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 ONNX_SCHEMA: Final = "hwmatrix/onnx/2"
 ONNX_DIR: Final = "onnx"
+_OWN: Final = ".own-"
+"""The beginning of the name of a folder in which another process makes an export."""
 MODEL_FILE: Final = "model.onnx"
 EXPORTERS: Final = onnx_exporters.EXPORTERS
 FOR_OPENVINO: Final = "generation-openvino"
@@ -136,7 +139,8 @@ def find_or_take(bundle: Bundle, cache: Path, exporter: str, make: Callable[[Pat
     with locked(bundle.key, cache, exporter):
         found = _kept(bundle, cache, exporter)
         if found is None:
-            own = cache / ONNX_DIR / f".own-{bundle.key}-{exporter}"
+            _remove_leftovers(cache / ONNX_DIR)
+            own = cache / ONNX_DIR / f"{_OWN}{bundle.key}-{exporter}"
             with folder.writing(cache, "the ONNX export"), folder.fresh(own):
                 found = make(own)
                 if found is None:
@@ -147,6 +151,14 @@ def find_or_take(bundle: Bundle, cache: Path, exporter: str, make: Callable[[Pat
                     failed = found
                     _publish(bundle, cache, exporter, lambda _: _failure_fields(failed))
         return found if isinstance(found, OnnxFailure) else None
+
+
+def _remove_leftovers(exports: Path) -> None:
+    """Remove what interrupted exports have left. A running one holds the lock of its name."""
+    for own in exports.glob(f"{_OWN}*"):
+        with folder.unlocked(exports, own.name.removeprefix(_OWN)) as free:
+            if free:
+                shutil.rmtree(own, ignore_errors=True)
 
 
 def _kept(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | GenerationExport | OnnxFailure | None:

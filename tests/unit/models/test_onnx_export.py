@@ -109,6 +109,17 @@ def test_an_export_is_taken_from_a_cache_of_its_own_if_there_is_none(exporters: 
     assert not owned[0].exists()
 
 
+def test_what_an_interrupted_export_left_is_removed_and_a_running_one_stays(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+    left, running = (tmp_path / onnx_export.ONNX_DIR / f".own-{name}-torch" for name in ("left", "running"))
+    left.mkdir(parents=True)
+    running.mkdir()
+    with onnx_export.locked("running", tmp_path, "torch"):
+        keep_failure(bundle, tmp_path, LATE[0])
+        assert running.exists()
+        assert not left.exists()
+    assert exporters.calls == []
+
+
 @pytest.mark.usefixtures("exporters")
 @pytest.mark.parametrize("how", ["graph", "link", "bundle"])
 def test_an_export_that_is_not_what_it_says_is_not_taken(bundle: Bundle, tmp_path: Path, how: str) -> None:
