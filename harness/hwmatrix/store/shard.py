@@ -281,7 +281,8 @@ def _keys(shards: list[Path], name: str) -> set[str]:
 def salvage(directory: Path, target: str | None = None) -> list[Path]:
     """Seal every partial shard (of one target). Call it only when no runner is writing any more.
 
-    An unreadable shard gets the suffix ``.broken``: nothing in it can be recovered, and its cells run again.
+    An unreadable shard gets the suffix ``.broken``: nothing in it can be recovered, and its cells run again. So does a finished shard that
+    was damaged later: no merge would take it, so its cells must not count as finished.
 
     Raises:
         StoreError: a shard holds cells and cannot be sealed now: the disk is full, or another process still has it open.
@@ -295,9 +296,27 @@ def salvage(directory: Path, target: str | None = None) -> list[Path]:
                 advice = "Free disk space, then continue with --resume: finished cells are kept."
                 raise StoreError(f"{partial}: cannot be sealed now: {error.message}", advice=advice) from error
             _LOG.warning("%s", error)
-            partial.replace(partial.with_name(f"{partial.name}.broken"))
-            partial.with_name(f"{partial.name}.wal").unlink(missing_ok=True)
+            _set_aside(partial)
+    for shard in sorted(directory.glob(f"{target or '*'}-*.duckdb")):
+        if (problem := _damage(shard)) is not None:
+            _LOG.warning("%s: %s; its cells will be run again", shard, problem)
+            _set_aside(shard)
     return sealed
+
+
+def _set_aside(shard: Path) -> None:
+    shard.replace(shard.with_name(f"{shard.name}.broken"))
+    shard.with_name(f"{shard.name}.wal").unlink(missing_ok=True)
+
+
+def _damage(shard: Path) -> str | None:
+    """Why a finished shard is not the one that was sealed; None if it is."""
+    try:
+        sidecar = json.loads(sidecar_path(shard).read_bytes())
+        whole = sidecar["sha256"] == sha256_of(shard)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"its sidecar is missing or broken: {error!r}"
+    return None if whole else "its SHA-256 is not the one in its sidecar"
 
 
 def _is_lost(partial: Path) -> bool:
