@@ -1,4 +1,4 @@
-"""docs/security.md claims only what a test verifies: each mechanism's row names existing tests and files."""
+"""docs/security.md and docs/faults.md claim only what a test verifies: each row names existing tests and files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs/security.md"
+PAGES = [ROOT / "docs" / name for name in ("security.md", "faults.md")]
 NAMED = re.compile(r"`((?:images|\.github|tests)/[\w./-]+)(?:::(\w+))?`")
 
 
 def mechanisms(page: str) -> list[tuple[str, str]]:
-    """The rows of all tables of mechanisms: the mechanism, and the tests that verify it."""
-    tables = re.findall(r"^\| mechanism \| shown by \|\n\|[-|]+\|\n((?:\|.*\n)+)", page, re.MULTILINE)
+    """The rows of all tables of mechanisms or faults: the mechanism or fault, and the tests that verify it."""
+    tables = re.findall(r"^\| (?:mechanism|fault \| what happens) \| shown by \|\n\|[-|]+\|\n((?:\|.*\n)+)", page, re.MULTILINE)
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for table in tables for line in table.splitlines()]
-    return [(mechanism.strip(), shown_by.strip()) for mechanism, shown_by in rows]
+    return [(row[0].strip(), row[-1].strip()) for row in rows]
 
 
 @functools.cache
@@ -43,9 +43,10 @@ def unverified(page: str, root: Path) -> Iterator[str]:
             yield f"{path}::{test}"
 
 
-def test_every_mechanism_names_existing_tests() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert mechanisms(page)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_mechanism_names_existing_tests(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    assert len(mechanisms(page)) == len(re.findall(r"^\| .*`tests/|^\| .*`images/|^\| .*`\.github/", page, re.MULTILINE)) > 0
     assert list(unverified(page, ROOT)) == []
 
 

@@ -56,11 +56,15 @@ class Runs(RuleBasedStateMachine):
         place=st.sampled_from(sorted(CELLS)),
         count=st.integers(0, 3),
         outcomes=st.lists(st.sampled_from(STATUSES), min_size=3, max_size=3),
-        how=st.sampled_from(["sealed", "killed", "torn"]),
-        torn_at=st.floats(0, 0.9),
+        ending=st.tuples(st.sampled_from(["sealed", "killed", "torn"]), st.floats(0, 0.9)),
+        second=st.integers(0, 59),
     )
-    def run_or_resume(self, place: str, count: int, outcomes: list[Status], how: str, torn_at: float) -> None:
-        """A runner of one target does what is missing, as far as it gets, and ends well, by SIGKILL, or with its file torn."""
+    def run_or_resume(self, place: str, count: int, outcomes: list[Status], ending: tuple[str, float], second: int) -> None:
+        """A runner of one target does what is missing, as far as it gets, and ends well, by SIGKILL, or with its file torn.
+
+        Its clock (``second``) may be behind that of an earlier runner.
+        """
+        how, torn_at = ending
         self.folder.salvage()
         settled = self.folder.settled()
         todo = [cell for cell in CELLS[place] if cell.key not in settled][:count]
@@ -71,7 +75,7 @@ class Runs(RuleBasedStateMachine):
             shard.set_canaries(ok=True, detail=None)
             for cell, status in zip(todo, outcomes, strict=False):
                 changes = make.failure(status) if status is not Status.PASS else {}
-                shard.add_cell(make.result(cell, started_at=f"2026-01-02T03:04:06.{self.number:06}", **changes), command="hwmatrix matrix")
+                shard.add_cell(make.result(cell, started_at=f"2026-01-02T03:04:{second:02}.000000", **changes), command="hwmatrix matrix")
                 written[cell.key] = status.value
             if how == "sealed":
                 shard.seal()
