@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 PARTIAL_SUFFIX: Final = ".duckdb.partial"
+_LOCKED: Final = "Could not set lock"
+"""How DuckDB says that another process has a file open."""
+_STILL_WRITTEN: Final = (
+    "A runner still writes to it: its container may go on although its engine is gone. When it has ended (`docker ps`), "
+    "continue with --resume: finished cells are kept."
+)
 BLOCK_SIZE: Final = "16384"
 """DuckDB's smallest block size: a shard of a few cells takes 0.3 MB instead of 3, which a merge has to hash."""
 
@@ -293,7 +299,9 @@ def salvage(directory: Path, target: str | None = None) -> list[Path]:
             sealed.append(seal_file(partial))
         except StoreError as error:
             if not _is_lost(partial):
-                advice = "Free disk space, then continue with --resume: finished cells are kept."
+                advice = (
+                    _STILL_WRITTEN if _LOCKED in str(error) else "Free disk space, then continue with --resume: finished cells are kept."
+                )
                 raise StoreError(f"{partial}: cannot be sealed now: {error.message}", advice=advice) from error
             _LOG.warning("%s", error)
             _set_aside(partial)
@@ -325,7 +333,7 @@ def _is_lost(partial: Path) -> bool:
         with opened(partial) as connection:
             return _count(connection, "shards") == 0
     except duckdb.Error as error:
-        return "Could not set lock" not in str(error)
+        return _LOCKED not in str(error)
 
 
 def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
