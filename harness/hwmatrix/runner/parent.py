@@ -183,6 +183,8 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
     )
     reserves = target_class(order.target.backend).reserves_address_space
     writable = () if order.plan.isolation_of(order.target.name) is Isolation.CONTAINER else None
+    if service is not None:  # the model runs in that process, whose memory a restricted child could not read
+        writable = None
     work = functools.partial(execute, job)
     return run_forked(work, limits=cell.limits, reserves_address_space=reserves, closing=closing, writable=writable)
 
