@@ -67,7 +67,7 @@ FROM (
         c.stage, c.dtype, c.batch, c.sequence_length, c.threads, coalesce(c.new_tokens, 0) AS new_tokens, c.execution, c.bundle, c.method, c.on_target, c.placement_detail,
         c.relative_error, c.max_error, c.cosine, c.peak_mb, c.error_type, c.severity, c.message, c.started_at, c.wall_ms, c.command,
         s.isolation, s.image_digest, s.versions,
-        row_number() OVER (PARTITION BY c.run_id, c.cell_key ORDER BY c.started_at DESC, c.cell_id) AS newest
+        row_number() OVER (PARTITION BY c.run_id, c.cell_key ORDER BY c.status = 'infra_error', c.started_at DESC, c.cell_id) AS newest
     FROM cells c JOIN shards s USING (shard_id)
     WHERE c.role = 'adapted'
 )
@@ -77,10 +77,10 @@ WHERE newest = 1;
 -- its cells keep their command and their identity, but no measurement.
 -- isolation is where the cell was executed; column_isolation is the column of the cell, which it has even if it was not executed.
 CREATE OR REPLACE VIEW results AS
-WITH executed AS (
+WITH executed AS (                         -- a failure of ours never hides a verdict of the same run, whatever the clock said
     SELECT c.*, s.isolation, s.image, s.image_digest, s.versions, s.host, s.canary_detail,
            s.canary_ok IS TRUE OR c.status IN ('unavailable', 'fallback', 'factory_error', 'infra_error') AS believed,
-           row_number() OVER (PARTITION BY c.run_id, c.cell_key ORDER BY c.started_at DESC, c.cell_id) AS newest
+           row_number() OVER (PARTITION BY c.run_id, c.cell_key ORDER BY c.status = 'infra_error', c.started_at DESC, c.cell_id) AS newest
     FROM cells c JOIN shards s USING (shard_id)
     WHERE c.role = 'model'
 ),
