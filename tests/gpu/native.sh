@@ -47,7 +47,7 @@ say "installing ${#found[@]} wheels beside $("$python" -c 'import platform, torc
 if [ "${#found[@]}" -gt 0 ]; then
   "$python" -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-index --no-deps --no-compile --no-cache-dir \
     --target "$work/site" "${found[@]}" || fail 2 "the wheels cannot be installed: are they for this Python and this machine?"
-  "$python" -m compileall -q -j 0 "$work/site" || true # on all cores; every process would compile it anew otherwise
+  "$python" -m compileall -q -j 0 "$work/site" || true # on all cores; what cannot be compiled only costs every process time
 fi
 export PYTHONPATH="$work/site:$root/harness" PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
 export HWMATRIX_CACHE="$work/cache" XDG_CACHE_HOME="$work/xdg" TRITON_CACHE_DIR="$work/triton"
