@@ -78,23 +78,23 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return ("--matrix", str(file))
 
 
-def ours(engine: Engine, command: Command) -> list[str]:
-    """The containers that a command has started, running or not."""
+def ours(engine: Engine, command: Command, *, only_running: bool = False) -> list[str]:
+    """The containers that a command has made, or those of them that run."""
     with contextlib.closing(engine.client()) as client:
-        found = client.containers.list(all=True, filters={"label": f"{containers.LABEL}=1"}, ignore_removed=True)
+        found = client.containers.list(all=not only_running, filters={"label": f"{containers.LABEL}=1"}, ignore_removed=True)
         owner = f"{command.process.pid}:"
         return sorted(str(item.name) for item in found if item.labels.get(containers.OWNER_LABEL, "").startswith(owner))
 
 
 def container_of(engine: Engine, command: Command, target: str) -> str:
-    """Wait for a target's container, and return its name."""
+    """Wait until a target's container runs, and return its name; one that is only created takes no command yet."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        for name in ours(engine, command):
+        for name in ours(engine, command, only_running=True):
             if name.startswith(f"hwmatrix-{target}-"):
                 return name
         time.sleep(0.05)
-    raise AssertionError(f"no container of {target}")
+    raise AssertionError(f"no container of {target} runs:\n{command.output}")
 
 
 class MainRun:
