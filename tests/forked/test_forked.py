@@ -31,12 +31,12 @@ ROOT = Path(__file__).parents[2]
 LIMITS = Limits(timeout_s=20.0, memory_mb=512)
 
 
-def run(work: Callable[[Send], None], limits: Limits = LIMITS) -> End:
+def run(work: Callable[[Send], None], limits: Limits = LIMITS, cores: tuple[int, ...] | None = None) -> End:
     def quietly(send: Send) -> None:
         faulthandler.disable()  # pytest's, which would print the child's crash on pytest's own terminal
         work(send)
 
-    return run_forked(quietly, limits=limits)
+    return run_forked(quietly, limits=limits, cores=cores)
 
 
 def say(text: str, file: int = 1) -> None:
@@ -50,6 +50,22 @@ def is_alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def test_a_child_and_its_threads_run_on_the_cores_that_it_gets() -> None:
+    mine = os.sched_getaffinity(0)
+
+    def work(send: Send) -> None:
+        found: list[set[int]] = []
+        thread = threading.Thread(target=lambda: found.append(os.sched_getaffinity(0)))
+        thread.start()
+        thread.join()
+        send({"child": [*os.sched_getaffinity(0)], "thread": [*found[0]]})
+
+    (one,) = run(work, cores=(max(mine),)).messages
+    assert one == {"child": [max(mine)], "thread": [max(mine)]}
+    (every,) = run(work).messages
+    assert set(every["child"]) == set(every["thread"]) == mine == os.sched_getaffinity(0)
 
 
 def test_messages_arrive_in_order() -> None:

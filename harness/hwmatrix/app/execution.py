@@ -22,9 +22,11 @@ from hwmatrix.host.run_order import RunOrder
 from hwmatrix.host.source_repository import commit_of, web_address_of
 from hwmatrix.matrix.plan import RunFacts, check_selection, make_plan, replan
 from hwmatrix.matrix.shipped import harness_source
+from hwmatrix.measure.cores import usable
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.records import Isolation, Plan, Status
+from hwmatrix.records.backends import descriptor_of
 from hwmatrix.report.operator_report import write_operators
 from hwmatrix.report.plots import undrawn
 from hwmatrix.report.write import write_reports
@@ -102,17 +104,52 @@ def order_of(loaded: LoadedMatrix, planned: PlannedRun, workshop: Workshop, work
 
 
 def plan_here(
-    loaded: LoadedMatrix, selection: Selection, isolation: str, workshop: Workshop, *, environment: Environment, output: Path
+    loaded: LoadedMatrix,
+    selection: Selection,
+    isolation: str,
+    workshop: Workshop,
+    *,
+    environment: Environment,
+    output: Path,
+    workers: int = 1,
 ) -> PlannedRun:
     """A new run on this machine, after downloading the weights that it needs.
 
     Raises:
-        ConfigError: the selection names something that matrix.yaml does not have.
+        ConfigError: the selection names something that matrix.yaml does not have, or cells are to be timed on more cores than there are.
     """
     check_selection(loaded, selection)
     executor = choose(isolation, workshop)
-    plan = fetch_weights(make_plan(loaded, selection, facts_of(loaded, executor, environment, workshop.commit)), workshop.cache_dir)
+    plan = make_plan(loaded, selection, facts_of(loaded, executor, environment, workshop.commit))
+    _check_cores(plan, workers)
+    plan = fetch_weights(plan, workshop.cache_dir)
     return PlannedRun(folder=RunFolder.create(output, plan), plan=plan, executor=executor)
+
+
+def _check_cores(plan: Plan, workers: int) -> None:
+    """Check that each cell whose speed is measured gets a core for each of its threads.
+
+    Raises:
+        ConfigError: this machine has fewer cores than a cell has threads, or its share of them is smaller.
+    """
+    targets = {target.name for target in plan.targets if target.unavailable is None}
+    on_cpu = {name for name in targets if descriptor_of(plan.target(name).backend).on_cpu(plan.target(name).options)}
+    threads = max((cell.settings.threads for cell in plan.cells if cell.target in on_cpu), default=1)
+    cores, jobs = len(usable()), min(workers, len(targets))
+    if not plan.timing or threads * max(1, jobs) <= cores:
+        return
+    problem = Problem(
+        where=f"threads: {threads}",
+        what=f"the speed of a cell would be measured on more threads than there are cores: {cores}",
+        hint=f"choose at most {cores}, or measure no speed: --no-timing",
+    )
+    if threads <= cores:
+        problem = Problem(
+            where=f"--workers {workers}",
+            what=f"{jobs} targets with {threads} {'thread' if threads == 1 else 'threads'} each would share {cores} cores",
+            hint=f"choose at most {cores // threads}, or measure no speed: --no-timing",
+        )
+    raise ConfigError([problem])
 
 
 def plan_elsewhere(

@@ -161,7 +161,7 @@ def matrix_command(
         if selection is None:
             planned = resume_last(loaded, output, workshop, stale=stale)
         else:
-            planned = plan_here(adapting, selection, isolation.value, workshop, environment=environment, output=output)
+            planned = plan_here(adapting, selection, isolation.value, workshop, environment=environment, output=output, workers=workers)
         order = dataclasses.replace(order_of(loaded, planned, workshop, workers), stale=rule, cache_limit_gb=cache_limit)
         run_and_report(order, output, view)
 

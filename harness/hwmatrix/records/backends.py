@@ -12,10 +12,13 @@ import enum
 import functools
 import importlib
 from importlib import metadata
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.records.vocabulary import Backend, Dtype, Execution
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 GROUP: Final = "hwmatrix.targets"
 """The entry point group through which an installed package adds backends: ``name = "module:DESCRIPTOR"``."""
@@ -152,6 +155,10 @@ class Descriptor:
             return self.exports[-1] if method.startswith(self.converter) else self.exports[0]
         words = method.split()
         return next((way for way in self.exports if way in words), None)
+
+    def on_cpu(self, options: Mapping[str, Any]) -> bool:
+        """Return whether a target with these options computes on the CPU, in its cell's own process."""
+        return self.memory is Memory.HOST and not self.in_browser and options.get("device", "CPU") == "CPU"
 
     @property
     def several(self) -> bool:

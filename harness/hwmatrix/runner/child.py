@@ -44,14 +44,18 @@ def work_and_exit(
     limits: Limits,
     reserves_address_space: bool,
     writable: tuple[Path, ...] | None = None,
+    cores: tuple[int, ...] | None = None,
 ) -> NoReturn:
     """Limit this process, do the work, and end by ``os._exit``, which skips the exit handlers and buffers of the parent.
 
     ``writable``: the only places, besides those for temporary files, where it may change files; None: wherever its user may.
+    ``cores``: the only ones that it runs on; None: all that its parent may use.
     """
     code = 1
     try:
         _limit(limits, reserves_address_space=reserves_address_space)
+        if cores is not None:
+            os.sched_setaffinity(0, cores)  # before it has other threads
         if writable is not None:
             _close_files_open_for_writing()
             landlock.restrict(changing=(*writable, *_TEMPORARY), writing=_WRITTEN)

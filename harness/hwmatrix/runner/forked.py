@@ -108,12 +108,14 @@ def run_forked(
     reserves_address_space: bool = False,
     closing: tuple[int, ...] = (),
     writable: tuple[Path, ...] | None = None,
+    cores: tuple[int, ...] | None = None,
 ) -> End:
     """Run ``work(send)`` in a forked child and wait for its end, at most ``limits.timeout_s``.
 
     ``reserves_address_space`` limits writable memory instead of the address space: for runtimes that reserve at least as much address
     space as a GPU has memory. ``closing`` are the parent's descriptors that a forked child must close. ``writable`` takes from the child
     the right to change files elsewhere and to signal others (``landlock``), as far as the kernel can; None: it is not restricted.
+    ``cores`` are the only ones that it may use (Linux); None: all of this process.
 
     Every process that the child started is killed at the end (on Linux also those outside its process group), so that none
     disturbs the next child. ``work`` must be a module's function or a partial of one, since some systems spawn.
@@ -124,7 +126,7 @@ def run_forked(
     sys.stdout.flush()
     sys.stderr.flush()
     messages, log = _Pipe(), _Pipe(keep=_LOG_TAIL)
-    settings = {"limits": limits, "reserves_address_space": reserves_address_space, "writable": writable}
+    settings = {"limits": limits, "reserves_address_space": reserves_address_space, "writable": writable, "cores": cores}
     if SPAWNS:
         pid = spawn(work, messages=messages.writing, log=log.writing, settings=settings)
     elif (pid := os.fork()) == 0:

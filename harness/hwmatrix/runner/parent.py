@@ -19,6 +19,7 @@ from hwmatrix.basics.clock import utc_now
 from hwmatrix.errors import UnavailableError
 from hwmatrix.faults.catalogue import catalogue
 from hwmatrix.measure import memory
+from hwmatrix.measure.cores import apart
 from hwmatrix.measure.latency import median
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.models.factory.rules import overrides
@@ -185,8 +186,10 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
     writable = () if order.plan.isolation_of(order.target.name) is Isolation.CONTAINER else None
     if service is not None:  # the model runs in that process, whose memory a restricted child could not read
         writable = None
+    on_cpu = service is None and descriptor_of(order.target.backend).on_cpu(job.target.options)
+    cores = apart(cell.settings.threads) if order.plan.timing and on_cpu else None
     work = functools.partial(execute, job)
-    return run_forked(work, limits=cell.limits, reserves_address_space=reserves, closing=closing, writable=writable)
+    return run_forked(work, limits=cell.limits, reserves_address_space=reserves, closing=closing, writable=writable, cores=cores)
 
 
 def _adapted(target: TargetPlan, cell: CellPlan) -> TargetPlan:

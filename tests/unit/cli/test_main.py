@@ -221,6 +221,24 @@ def test_bad_arguments(argv: tuple[str, ...], said: str, capsys: pytest.CaptureF
     assert "Traceback" not in printed.err
 
 
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--threads", "3"), "threads: 3: the speed of a cell would be measured on more threads than there are cores: 2 (choose at most 2"),
+        (("--threads", "2", "--workers", "2"), "--workers 2: 2 targets with 2 threads each would share 2 cores (choose at most 1"),
+    ],
+)
+def test_a_cell_is_timed_on_a_core_for_each_thread_or_refused(
+    argv: tuple[str, ...], said: str, executor: FakeExecutor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(execution, "usable", lambda: (0, 1))
+    assert hwmatrix("matrix", *argv) == 2
+    assert said in capsys.readouterr().err
+    assert executor.jobs == []
+    assert hwmatrix("matrix", *argv, "--no-timing") == 0
+    assert executor.jobs != []
+
+
 @pytest.mark.usefixtures("executor")
 def test_a_broken_matrix_yaml(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "matrix.yaml").write_text(MATRIX.replace("backend: cpu", "backend: cpv").replace("models: all", "modls: all"))
