@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hwmatrix.host.console import View
     from hwmatrix.matrix.load import LoadedMatrix
     from hwmatrix.matrix.plan import Selection
+    from hwmatrix.records import TargetPlan
 
 _KEEPS_PLAN: Final = "a run keeps its plan: use --stale or start a new run to apply changes of models or lists"
 _UNAVAILABLE: Final = "target_unavailable"
@@ -168,7 +169,8 @@ def plan_elsewhere(
 def resume_last(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale: bool) -> PlannedRun:
     """The latest run, with the same isolation as before. Its images are those of the current matrix.yaml.
 
-    With ``stale``, its plan is updated to the current matrix.yaml.
+    With ``stale``, its plan is updated to the current matrix.yaml. Targets that this machine lacks, such as those of a cluster's run, are
+    left to others: their missing cells stay missing.
 
     Raises:
         ConfigError: there is no run, or matrix.yaml no longer has its targets.
@@ -183,7 +185,19 @@ def resume_last(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale
     if changed:
         consequence = "its current models and targets are used" if stale else _KEEPS_PLAN
         workshop.say(f"{loaded.path.name} has changed since the run was planned; {consequence}")
-    return PlannedRun(folder=folder, plan=plan, executor=choose(plan.isolation, workshop))
+    executor = choose(plan.isolation, workshop)
+    return PlannedRun(folder=folder, plan=_for_this_machine(plan, executor, workshop), executor=executor)
+
+
+def _for_this_machine(plan: Plan, executor: Executor, workshop: Workshop) -> Plan:
+    """The plan with the targets that cannot run here marked as unavailable. Prints them with the reasons."""
+    targets: list[TargetPlan] = []
+    for target in plan.targets:
+        reason = target.unavailable or executor.unavailable(target.name)
+        if reason is not None and target.unavailable is None:
+            workshop.say(f"{target.name}: not continued on this machine: {reason}")
+        targets.append(dataclasses.replace(target, unavailable=reason))
+    return dataclasses.replace(plan, targets=tuple(targets))
 
 
 def refuse_gone(loaded: LoadedMatrix, plan: Plan) -> None:

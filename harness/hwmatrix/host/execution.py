@@ -51,7 +51,8 @@ def run(order: RunOrder, view: View) -> RunOutcome:
             f"no requested target can run here:\n{reasons}", advice="See docs/images.md, or choose other --targets."
         )
     if not todo:
-        view.say("nothing is missing: every cell has a verdict")
+        elsewhere = any(target.unavailable for target in order.plan.targets)
+        view.say("nothing is missing that can run here" if elsewhere else "nothing is missing: every cell has a verdict")
         return RunOutcome(failed={})
     failed = _prepare(order, todo, view)
     runnable = {target: cells for target, cells in todo.items() if target not in failed}

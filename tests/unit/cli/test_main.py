@@ -124,6 +124,22 @@ def test_an_interrupted_run_is_resumed(project: Path, executor: FakeExecutor, ca
     assert len(list((project / "reports" / "latest" / "runs").iterdir())) == 1
 
 
+def test_a_target_that_this_machine_lacks_is_left_to_others(
+    project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor.raises = {"cpu": KeyboardInterrupt(), "openvino": KeyboardInterrupt()}
+    assert hwmatrix("matrix") == 130
+    executor.raises, executor.missing = {}, {"openvino": "no device"}
+    assert hwmatrix("matrix", "--resume") == 0
+    assert "openvino: not continued on this machine: no device" in capsys.readouterr().err
+    assert cells(project) == {"bert/cpu": "pass", "bert/openvino": "not_run", "vit/cpu": "pass", "vit/openvino": "not_run"}
+    assert hwmatrix("matrix", "--resume") == 0
+    assert "nothing is missing that can run here" in capsys.readouterr().err
+    executor.missing = {}
+    assert hwmatrix("matrix", "--resume") == 0
+    assert set(cells(project).values()) == {"pass"}
+
+
 def test_an_interrupted_run_is_reported(project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     executor.raises = {"openvino": KeyboardInterrupt()}
     assert hwmatrix("matrix") == 130
