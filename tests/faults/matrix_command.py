@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from fault_runs import PROJECT, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -23,10 +23,10 @@ TIMEOUT_S: Final = 240.0
 
 
 class Command:
-    """One run of the command. Leaving the block ends it, if it still runs."""
+    """One run of the command. Leaving the block ends it, if it still runs. ``within``: what runs it, such as ``ip netns exec``."""
 
-    def __init__(self, *arguments: str, environment: Mapping[str, str], cwd: Path | None = None) -> None:
-        self._argv = [sys.executable, "-m", "hwmatrix", "matrix", *arguments]
+    def __init__(self, *arguments: str, environment: Mapping[str, str], cwd: Path | None = None, within: Sequence[str] = ()) -> None:
+        self._argv = [*within, sys.executable, "-m", "hwmatrix", "matrix", *arguments]
         self._environment = {**os.environ, "PYTHONPATH": str(PROJECT / "harness"), "PYTHONUNBUFFERED": "1", **environment}
         self._cwd = cwd or PROJECT
         self._lines: queue.Queue[str | None] = queue.Queue()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.files import sha256_of
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.models import folder
 from hwmatrix.models.build import RECIPE
@@ -64,7 +64,7 @@ def _weights(plan: ModelPlan) -> Any:
 
 def _is_bundle_of(manifest: Path, plan: ModelPlan, weights: Any) -> bool:
     try:
-        identity = json.loads(manifest.read_bytes())["identity"]
+        identity = read_json(manifest.read_bytes())["identity"]
         same = {name: identity[name] for name in (*_IDENTITY, "role", "weights")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         _LOG.info("%s is not a bundle manifest: %r", manifest, error)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import UnavailableError
 from hwmatrix.hardware import browser_places, cgroups
 
@@ -69,7 +69,7 @@ class Installed:
             UnavailableError: it is missing.
         """
         try:
-            return str(json.loads((self.assets / "package.json").read_text(encoding="utf-8"))["version"])
+            return str(read_json((self.assets / "package.json").read_text(encoding="utf-8"))["version"])
         except (OSError, ValueError, KeyError) as error:
             why = error.strerror if isinstance(error, OSError) else f"its package.json is broken: {error}"
             raise UnavailableError(f"no ONNX Runtime Web in {self.assets}: {why}", error_type="browser_missing") from error

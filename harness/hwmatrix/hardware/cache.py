@@ -22,6 +22,7 @@ import psutil
 import hwmatrix
 from hwmatrix.basics.cache_folder import cache_folder
 from hwmatrix.basics.files import write_together
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 from hwmatrix.hardware import browser, browser_places, cgroups, container
 from hwmatrix.hardware.detector import machine_identity
@@ -94,7 +95,7 @@ class _Stale(Exception):  # noqa: N818 - nothing is wrong with the file
 
 
 def _held(text: str, key: Key) -> dict[str, Detection]:
-    stored = json.loads(text)
+    stored = read_json(text)
     if not str(stored["schema"]).startswith(_OURS):
         raise ValueError(f"its schema is {stored['schema']!r}")
     if stored["schema"] != SCHEMA:

@@ -7,6 +7,7 @@ cpusets), scheduler/sched-bwc, admin-guide/cgroup-v2; mountinfo: proc(5).
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path("/")
 _MIB: Final = 2**20
+_LONGEST: Final = 20
+"""Digits of the largest number that the kernel writes."""
 _UNLIMITED: Final = 1 << 60
 """Version 1 writes a number near 2**63 for no limit."""
 _V2: Final = ""
@@ -78,7 +81,7 @@ def number(path: Path) -> int | None:
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
+    return int(text) if text and text.isdecimal() and len(text) <= _LONGEST else None
 
 
 def _own_groups(root: Path) -> dict[str, str]:
@@ -115,7 +118,7 @@ def _folders(own: dict[str, str], mounts: list[_Mount], controller: str, root: P
         for name in {controller, _V2} & mount.controllers & own.keys():
             point = root / mount.point.lstrip("/")
             folder = point / _below(own[name], mount.shown)
-            if not folder.is_dir():  # namespaces can contain groups that this mount does not show
+            if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises if a name is too long
                 folder = point
             yield folder
             yield from (parent for parent in folder.parents if parent == point or point in parent.parents)
@@ -135,9 +138,8 @@ def _quota(folder: Path) -> float | None:
     quota, period = (
         text.split(maxsplit=1) if text and " " in text else (read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us"))
     )
-    if not quota or not period or not quota.isdigit() or not period.isdigit() or int(period) == 0:
-        return None  # "max" in version 2, -1 in version 1
-    return int(quota) / int(period)
+    most, within = _whole(quota), _whole(period)
+    return None if most is None or not within else most / within  # "max" in version 2, -1 in version 1
 
 
 def _cpuset(folder: Path) -> int | None:
@@ -145,10 +147,14 @@ def _cpuset(folder: Path) -> int | None:
     text = read(folder / "cpuset.cpus.effective") or read(folder / "cpuset.effective_cpus")
     if not text:
         return None
-    ranges = [part.partition("-") for part in text.split(",")]
-    if not all(first.isdigit() and (last.isdigit() or not dash) for first, dash, last in ranges):
-        return None
-    return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
+    count = 0
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        begin, end = _whole(first), _whole(last if dash else first)
+        if begin is None or end is None:
+            return None
+        count += end - begin + 1
+    return count
 
 
 def _memory(folder: Path) -> Iterator[tuple[int, int | None]]:
@@ -156,7 +162,7 @@ def _memory(folder: Path) -> Iterator[tuple[int, int | None]]:
 
     Version 1 also reports the limit of ancestors that a container cannot see, but not their usage.
     """
-    told = dict(line.split(maxsplit=1) for line in (read(folder / "memory.stat") or "").splitlines() if " " in line)
+    told = dict(line.split(maxsplit=1) for line in (read(folder / "memory.stat") or "").splitlines() if " " in line.strip())
     for limit, usage, idle in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

@@ -7,11 +7,11 @@ engines) and the settings of Docker's daemon.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import shutil
 from typing import TYPE_CHECKING, Final
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.hardware import cgroups
 from hwmatrix.records.backends import InContainer, descriptor_of
 
@@ -135,7 +135,7 @@ def _cdi_kinds(root: Path) -> Iterable[str]:
 
 def _runtimes(root: Path) -> tuple[str, ...]:
     try:
-        told = json.loads(cgroups.read(root / _DAEMON) or "{}")
+        told = read_json(cgroups.read(root / _DAEMON) or "{}")
     except ValueError:
         return ()
     runtimes = told.get("runtimes") if isinstance(told, dict) else None

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import UnavailableError
 from hwmatrix.hardware import browser
 
@@ -124,7 +125,7 @@ class _Pipe:
         message = {"id": self._number, "method": method, "params": parameters} | ({"sessionId": session} if session else {})
         self._writing.write(json.dumps(message).encode() + b"\0")
         while True:
-            answer = json.loads(self._next())
+            answer = read_json(self._next())
             if answer.get("id") == self._number:
                 if "error" in answer:
                     raise ValueError(f"{method}: {answer['error'].get('message')}")

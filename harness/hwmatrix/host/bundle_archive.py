@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.files import write_atomically
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import BundleError, FactoryError, StoreError
 from hwmatrix.host import archive as archives
 from hwmatrix.host.archive import PLAN, Limits, refused
@@ -86,7 +87,7 @@ def unpack(
                 with onnx_export.locked(key, cache, exporter):
                     _move(*(place / onnx_export.ONNX_DIR / key / exporter for place in (into, cache)))
             handed_over = listed if failures else entries
-            index = json.loads((into / INDEX).read_bytes()) | {"bundles": handed_over}
+            index = read_json((into / INDEX).read_bytes()) | {"bundles": handed_over}
             write_atomically(folder.bundles / INDEX, json.dumps(index, indent=1) + "\n")
     except OSError as error:
         raise StoreError(f"{cache}: cannot be written: {error}", advice="Free disk space, or set another HWMATRIX_CACHE.") from error
@@ -115,7 +116,7 @@ def _entries(index: Path) -> list[dict[str, Any]]:
         StoreError: it cannot be read.
     """
     try:
-        entries: list[dict[str, Any]] = json.loads(index.read_bytes())["bundles"]
+        entries: list[dict[str, Any]] = read_json(index.read_bytes())["bundles"]
         for entry in entries:
             _, _ = key_of_entry(entry), entry["key"]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import duckdb
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 from hwmatrix.host import infrastructure
 from hwmatrix.host.executors import Job, follow
@@ -118,7 +118,7 @@ def _bundle_keys(index: Path) -> dict[ModelKey, str | None]:
     if not index.is_file():
         return {}
     try:
-        entries = json.loads(index.read_text(encoding="utf-8"))["bundles"]
+        entries = read_json(index.read_text(encoding="utf-8"))["bundles"]
         return {key_of_entry(entry): entry["key"] for entry in entries}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{index}: cannot be read: {error}", advice="Start a new run.") from error

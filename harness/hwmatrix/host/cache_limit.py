@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.clock import now
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.host.ci_machines import inventory, pruning
 from hwmatrix.host.ci_machines.pruning import GIB
 from hwmatrix.models.bundle import plan_part
@@ -68,4 +68,4 @@ def _read(file: Path) -> Any:
     content = file.read_bytes()
     with contextlib.suppress(PermissionError):  # another user's file
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    return json.loads(content)
+    return read_json(content)

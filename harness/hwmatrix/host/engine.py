@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 import shutil
 import socket
@@ -13,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import EngineError
 
 if TYPE_CHECKING:
@@ -123,11 +123,11 @@ def engine_urls(environment: Mapping[str, str]) -> list[str]:
 def _context_url(folder: Path, environment: Mapping[str, str]) -> str | None:
     """The endpoint of the docker client's current context, as set by `docker context use`; None for the default."""
     try:
-        name = environment.get("DOCKER_CONTEXT") or json.loads((folder / "config.json").read_text()).get("currentContext")
+        name = environment.get("DOCKER_CONTEXT") or read_json((folder / "config.json").read_text()).get("currentContext")
         if not name or name == "default":
             return None
         digest = hashlib.sha256(name.encode()).hexdigest()
-        meta = json.loads((folder / "contexts" / "meta" / digest / "meta.json").read_text())
+        meta = read_json((folder / "contexts" / "meta" / digest / "meta.json").read_text())
         return str(meta["Endpoints"]["docker"]["Host"])
     except FileNotFoundError:
         return None

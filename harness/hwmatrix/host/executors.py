@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
-import json
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import EngineError, HwmatrixError, ImageBuildError
 from hwmatrix.hardware.detector import detect
 from hwmatrix.host import base_image, containers, images, venvs
@@ -345,7 +345,7 @@ def follow(executor: Executor, job: Job, view: Watcher, title: str) -> Ended:
 
     def on_line(line: str) -> None:
         with contextlib.suppress(ValueError):
-            event: Any = json.loads(line)
+            event: Any = read_json(line)
             if isinstance(event, dict) and event.get("event") == "failed":
                 reasons.append(event["message"])
             elif isinstance(event, dict) and "event" in event:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.files import write_atomically
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.basics.processes import living, own_mark
 from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.records import ModelKey, Plan, plan_from_json, to_json
@@ -174,7 +175,7 @@ class RunFolder:
         """
         path = self.path / f"{_TESTS}.json"
         try:
-            (pattern,) = json.loads(path.read_text(encoding="utf-8"))
+            (pattern,) = read_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, TypeError) as error:
             raise StoreError(f"{path}: cannot be read: {error}", advice="Start a new run without --resume.") from error
         return str(pattern)

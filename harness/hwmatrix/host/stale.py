@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import json
 from typing import TYPE_CHECKING
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 from hwmatrix.records import key_of_entry
 
@@ -32,7 +32,7 @@ def bundle_digests(index: Path) -> dict[ModelKey, str | None]:
         StoreError: the index cannot be read.
     """
     try:
-        entries = json.loads(index.read_text(encoding="utf-8"))["bundles"]
+        entries = read_json(index.read_text(encoding="utf-8"))["bundles"]
         return {key_of_entry(entry): entry["digest"] for entry in entries}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{index}: cannot be read: {error}", advice="Start a new run.") from error

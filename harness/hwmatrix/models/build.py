@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.basics.near_miss import closest
 from hwmatrix.errors import FactoryError
 from hwmatrix.models.checkpoint import inspect as inspect_checkpoint
@@ -78,7 +78,7 @@ def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: st
 def _attention(model_dir: Path) -> str | dict[str, str]:
     """Eager attention, or the override for an architecture whose eager attention is wrong (one for the whole model, or one per part)."""
     config = model_dir / "config.json"
-    model_type = json.loads(config.read_bytes()).get("model_type", "") if config.is_file() else ""
+    model_type = read_json(config.read_bytes()).get("model_type", "") if config.is_file() else ""
     found = override(model_type).attention
     return {**found} if isinstance(found, dict) else found or _EAGER
 

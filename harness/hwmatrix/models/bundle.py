@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.basics.files import sha256_of
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import BundleError, FactoryError, UnmakableError
 from hwmatrix.models import folder
 from hwmatrix.models.build import HUB, RECIPE
@@ -311,7 +312,7 @@ def verify(path: Path) -> Bundle:
     """
     try:
         raw = (path / MANIFEST).read_bytes()
-        manifest = json.loads(raw)
+        manifest = read_json(raw)
         schema, key, identity, files = (manifest[name] for name in ("schema", "key", "identity", "files"))
     except FileNotFoundError as error:
         raise BundleError(f"{path} has no {MANIFEST}: it is not a bundle, or incomplete", error_type="bundle_missing") from error

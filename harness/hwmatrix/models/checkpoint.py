@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 from pathlib import Path
 from typing import Any, Final
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import FactoryError, RefusedError
 from hwmatrix.models.families import family_of
 from hwmatrix.records import ModelPlan, Size
@@ -120,7 +120,7 @@ def _config(folder: Path) -> dict[str, Any]:
         found = "a diffusers pipeline (model_index.json)" if (folder / "model_index.json").is_file() else "not a transformers checkpoint"
         raise FactoryError(f"{folder} has no config.json: it is {found}", error_type="no_checkpoint")
     try:
-        config = json.loads(path.read_bytes())
+        config = read_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise FactoryError(f"{path} cannot be read as JSON: {error}", error_type="config_broken") from error
     if not isinstance(config, dict):
@@ -171,7 +171,7 @@ def _weights(folder: Path) -> tuple[Path, ...]:
 
 def _shards(folder: Path, index: Path) -> tuple[Path, ...]:
     try:
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        names = sorted(set(read_json(index.read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise FactoryError(f"{index} is not an index of safetensors files: {error}", error_type="weights_broken") from error
     for name in names:

@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
-import json
 import re
 import shutil
 import time
@@ -23,6 +22,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
 from hwmatrix.models import folder, generation_export, onnx_exporters, openvino_graph
 from hwmatrix.models.folder import MANIFEST
@@ -173,7 +173,7 @@ def _kept(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Generation
 def is_kept(key: str, cache: Path, exporter: str, *, graph: bool = False) -> bool:
     """Whether the cache has an exporter's result for a bundle: a graph or, unless ``graph``, a failure that was not a timeout."""
     try:
-        failure = json.loads((cache / ONNX_DIR / key / exporter / MANIFEST).read_bytes())["failure"]
+        failure = read_json((cache / ONNX_DIR / key / exporter / MANIFEST).read_bytes())["failure"]
         return failure is None or not (graph or OnnxFailure(exporter=exporter, **failure).timed_out)
     except FileNotFoundError:
         return False
@@ -310,7 +310,7 @@ def _manifest(bundle: Bundle, cache: Path, exporter: str) -> dict[str, Any]:
     """The manifest of an export, checked to belong to this bundle."""
     file = _folder_of(bundle, cache, exporter) / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(file.read_bytes())
+        manifest: dict[str, Any] = read_json(file.read_bytes())
         schema, digest, _ = manifest["schema"], manifest["bundle"], manifest["versions"]
     except FileNotFoundError as error:
         message = f"there is no ONNX export of this bundle by {exporter} at {file.parent}: exports are made with the bundles"

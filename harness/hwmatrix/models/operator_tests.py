@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hwmatrix.basics.files import sha256_of
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import BundleError
 from hwmatrix.models import folder
 from hwmatrix.models.folder import MANIFEST
@@ -123,7 +124,7 @@ def read(cache: Path) -> OperatorTests:
     place = places[-1]
     _check(place)
     data = (place / _DATA).read_bytes()
-    entries = json.loads((place / _INDEX).read_bytes())
+    entries = read_json((place / _INDEX).read_bytes())
     tests = tuple(_test(entry, data) for entry in entries)
     return OperatorTests(version=place.name, digest=sha256_of(place / MANIFEST), tests=tests)
 
@@ -134,7 +135,7 @@ def _version(place: Path) -> tuple[int, ...]:
 
 def _check(place: Path) -> None:
     try:
-        manifest = json.loads((place / MANIFEST).read_bytes())
+        manifest = read_json((place / MANIFEST).read_bytes())
         schema, files = manifest["schema"], manifest["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{place / MANIFEST} cannot be read: {error!r}", error_type="bundle_broken") from error

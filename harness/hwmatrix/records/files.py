@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 from typing import Any, Final, TypeVar
 
 import pydantic
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 from hwmatrix.records.plans import PLAN_SCHEMA, Plan
 
@@ -43,7 +43,7 @@ def plan_from_json(text: str | bytes, *, where: str) -> Plan:
     """
     advice = "Start a new run without --resume."
     try:
-        schema = json.loads(text).get("schema")
+        schema = read_json(text).get("schema")
     except (ValueError, AttributeError) as error:
         raise StoreError(f"{where}: not JSON: {error}", advice=advice) from error
     if schema != PLAN_SCHEMA:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import functools
-import json
 import math
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Measured, Origin, Severity, Size, Stage, Status
 from hwmatrix.report.contract import LengthEntry
@@ -407,7 +407,7 @@ def _python_value(value: Any) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _parsed_json(text: str) -> Any:
     """Parsed JSON, cached because many cells have the same."""
-    return json.loads(text)
+    return read_json(text)
 
 
 _PARSERS: dict[str, Any] = {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import HwmatrixError
 from hwmatrix.records import Plan, plan_from_json
 from hwmatrix.runner.events import emit
@@ -105,7 +105,7 @@ def _bundles(arguments: argparse.Namespace) -> None:
 
 def _listed(plan: Path, what: str, name: str | None) -> Any:
     """The host's selection in a file beside the plan; None: everything in the plan."""
-    return json.loads(plan.with_name(f"{what}-{name}.json").read_text(encoding="utf-8")) if name else None
+    return read_json(plan.with_name(f"{what}-{name}.json").read_text(encoding="utf-8")) if name else None
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.files import write_atomically
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import CellFailure
 from hwmatrix.models.bundle import bundle_key, find_or_build, find_or_take
 from hwmatrix.models.canary import canary_plans
@@ -232,7 +233,7 @@ def _write_index(path: Path, entries: list[BundleEntry]) -> None:
 
 def read_index(path: Path) -> dict[ModelKey, BundleEntry]:
     """The index that :func:`build_all` wrote, by the keys of the models."""
-    data = json.loads(path.read_text(encoding="utf-8"))
+    data = read_json(path.read_text(encoding="utf-8"))
     entries = [_read_entry(entry) for entry in data["bundles"]]
     return {entry.model_key: entry for entry in entries}
 

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.runner.forked import SPAWNS, adopt_strays, children, end_strays, end_with_parent
 
 if TYPE_CHECKING:
@@ -193,10 +194,10 @@ def _receive(channel: socket.socket, number: int) -> Done | None:
         length = int.from_bytes(_read(channel, _LENGTH_BYTES), "big")
         if length > _MOST_BYTES:
             raise _GarbledError(f"{length:,} bytes exceed the limit of {_MOST_BYTES:,}")
-        message = json.loads(_read(channel, length))
+        message = read_json(_read(channel, length))
     except (EOFError, OSError):
         return None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _GarbledError(f"not JSON: {error}") from error
     match message:
         case {"answer": dict() as answer, **rest} if not rest:

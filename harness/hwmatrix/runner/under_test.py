@@ -10,11 +10,11 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.cache_folder import needed_cache_folder
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import UnavailableError, UnsupportedError
 from hwmatrix.knowledge.fallback import AttemptPlan, FallbackReport, Tried, next_attempt, report_of
 from hwmatrix.measure.parity import compare
@@ -101,7 +101,7 @@ class ModelUnderTest:
     @property
     def special_tokens(self) -> frozenset[int]:
         """The tokens with a special meaning for the model: start, end, padding, image placeholders."""
-        config = json.loads((self.bundle.model_dir / "config.json").read_bytes())
+        config = read_json((self.bundle.model_dir / "config.json").read_bytes())
         parts = [config, *(part for part in config.values() if isinstance(part, dict))]
         named = [value for part in parts for name, value in part.items() if name.endswith(_SPECIAL)]
         return frozenset(token for value in named for token in (value if isinstance(value, list) else [value]) if isinstance(token, int))

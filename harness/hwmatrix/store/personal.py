@@ -12,6 +12,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.records import Plan, plan_from_json, to_json
 
 if TYPE_CHECKING:
@@ -71,14 +72,14 @@ def clean(connection: duckdb.DuckDBPyConnection) -> int:
 
 def _clean_json(text: str) -> str:
     """A JSON document without personal paths; the same bytes if it has none."""
-    before = json.loads(text)
+    before = read_json(text)
     after = _clean_value(before)
     return text if after == before else json.dumps(after, ensure_ascii=False, separators=(",", ":"))
 
 
 def _clean_features(text: str) -> str:
     """What was detected of a piece of hardware, without the identifier that NVIDIA's and AMD's drivers give every single GPU."""
-    features = json.loads(text)
+    features = read_json(text)
     gpus = features.get("gpus")
     if not isinstance(gpus, list) or not any("uuid" in gpu for gpu in gpus if isinstance(gpu, dict)):
         return _clean_json(text)

@@ -18,6 +18,7 @@ import numpy as np
 
 from hwmatrix.basics.clock import utc_now
 from hwmatrix.basics.files import sha256_of, write_atomically
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 from hwmatrix.records import CellResult, Classification, Detection, OperatorResult, Plan, to_json
 from hwmatrix.store.cell_columns import SCHEMA_VERSION, cell_row, schema, sql
@@ -320,7 +321,7 @@ def _set_aside(shard: Path) -> None:
 def _damage(shard: Path) -> str | None:
     """Why a finished shard is not the one that was sealed; None if it is."""
     try:
-        sidecar = json.loads(sidecar_path(shard).read_bytes())
+        sidecar = read_json(sidecar_path(shard).read_bytes())
         whole = sidecar["sha256"] == sha256_of(shard)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"its sidecar is missing or broken: {error!r}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Final
 
 import pydantic
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def read_sidecar(shard: Path) -> Sidecar:
     """
     path = sidecar_path(shard)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise StoreError("it has no sidecar: it was never finished, or not copied whole") from error
     except (OSError, ValueError) as error:

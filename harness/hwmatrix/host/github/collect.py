@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pydantic
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 from hwmatrix.host import infrastructure
 from hwmatrix.host.artifacts import unpack
@@ -61,7 +62,7 @@ def read_states(path: Path) -> dict[str, Reached]:
         StoreError: it is broken, or of another version.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import http.client
-import json
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def get(address: str, token: str | None) -> dict[str, Any]:
     request = urllib.request.Request(address, headers=headers)  # noqa: S310 - the scheme is checked
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - the same
-            data = json.loads(answer.read(_LARGEST))
+            data = read_json(answer.read(_LARGEST))
     except urllib.error.HTTPError as error:
         error.close()
         raise AskingError(f"the API answers {error.code} {error.reason}", final=error.code in {401, 404}) from error

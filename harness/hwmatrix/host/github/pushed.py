@@ -7,6 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 from hwmatrix.host.publishing import RECORD, RECORD_SCHEMA, is_never_pushed
 from hwmatrix.matrix.shipped import image_files
@@ -127,8 +128,8 @@ def _json(path: Path) -> dict[str, Any]:
             raise StoreError(f"it has no {path.name}")
         if path.stat().st_size > _LARGEST:
             raise StoreError(f"{path.name} is too large")
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        found = read_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise StoreError(f"{path.name} cannot be read: {error}") from error
     if not isinstance(found, dict):
         raise StoreError(f"{path.name} is not a mapping")

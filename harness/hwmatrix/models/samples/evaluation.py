@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.models.checkpoint import POOLING
 from hwmatrix.models.learning.quality import IGNORED, Answers
 from hwmatrix.models.samples.processing import (
@@ -169,7 +169,7 @@ def _numbered(count: int) -> Iterable[tuple[int, Sample]]:
 
 def _pools_first_token(folder: Path) -> bool:
     try:
-        return bool(json.loads((folder / POOLING).read_bytes()).get("pooling_mode_cls_token"))
+        return bool(read_json((folder / POOLING).read_bytes()).get("pooling_mode_cls_token"))
     except (OSError, ValueError, AttributeError):
         return False
 

@@ -11,11 +11,11 @@ import dataclasses
 import functools
 import inspect
 import itertools
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.models.inputs import image_token
 from hwmatrix.models.samples import media
@@ -317,7 +317,7 @@ def _refuse_code(folder: Path) -> None:
 
     for name in _PROCESSOR_CONFIGS:
         try:
-            config = json.loads((folder / name).read_bytes())
+            config = read_json((folder / name).read_bytes())
         except (OSError, ValueError):
             continue
         named = [config.get(key) for key in _CLASS_KEYS] if isinstance(config, dict) and config.get("auto_map") else []

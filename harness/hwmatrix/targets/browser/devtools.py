@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import websocket
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import CrashedError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class DevTools:
             raise CrashedError(f"the browser has ended: {error}", error_type="browser_lost") from error
         if not text:
             raise CrashedError("the browser has closed the connection", error_type="browser_lost")
-        message: dict[str, Any] = json.loads(text)
+        message: dict[str, Any] = read_json(text)
         return message
 
 

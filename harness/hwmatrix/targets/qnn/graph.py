@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +13,7 @@ import onnx_ir
 from onnxscript import version_converter
 from onnxscript.rewriter import pattern
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class TokenIds:
     @classmethod
     def of(cls, bundle: Bundle) -> TokenIds:
         """Read a bundle's model configuration, including its text model's part. The count is 0 if it has no vocabulary."""
-        config = json.loads((bundle.model_dir / "config.json").read_bytes())
+        config = read_json((bundle.model_dir / "config.json").read_bytes())
         parts = [config, *(part for part in (config.get("text_config"), config.get("decoder")) if isinstance(part, dict))]
         counts = [part["vocab_size"] for part in parts if isinstance(part.get("vocab_size"), int)]
         named = [value for part in parts for name, value in part.items() if name.endswith(_SPECIAL)]

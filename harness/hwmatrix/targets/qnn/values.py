@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import TraceError
 from hwmatrix.hardware import qnn as hardware
 from hwmatrix.targets.onnx import trace as onnx_trace
@@ -71,7 +72,7 @@ def main(folder: Path) -> None:
     """Entry point of the separate process."""
     import onnxruntime
 
-    asked = json.loads((folder / _ASKED).read_bytes())
+    asked = read_json((folder / _ASKED).read_bytes())
     onnxruntime.set_default_logger_severity(_LOG_ERRORS)
     made = session(str(folder / asked["graph"]), hardware.provider_devices(), soc_model=asked["soc_model"], threads=asked["threads"])
     np.savez(folder / _VALUES, **_for_archive(onnx_trace.read(made, _from_archive(folder / _FEED), asked["names"])))

@@ -1,0 +1,183 @@
+"""A cluster in network namespaces: each box has its own interfaces, its own cache, and a cable to the machine of the scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Self
+
+import pytest
+from fault_runs import PROJECT, untrained
+from matrix_command import Command, executions, left_behind, statuses
+
+from hwmatrix.basics.cache_folder import CACHE_VARIABLE
+from hwmatrix.cli import main
+from hwmatrix.errors import EngineError
+from hwmatrix.host import containers
+from hwmatrix.host.engine import Engine, connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.containers
+MODELS = ("bert", "vit", "roberta", "gpt2")
+BOXES = ("box-1", "box-2")
+PORT = "8786"
+IP = shutil.which("ip") or ""
+NOTICED_S = "12s"
+"""After how long Dask gives up a connection that is silent: 30 seconds by default, at least 11."""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    try:
+        return connect(dict(os.environ))
+    except EngineError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"this test must run in CI: {error}")
+        pytest.skip(str(error))
+
+
+class Lab:
+    """A machine with the scheduler, and boxes: each is a network namespace. A cable connects each box to the scheduler's machine."""
+
+    def __init__(self) -> None:
+        self._hub = f"hwmatrix-{os.getpid()}"
+        self._boxes = {name: f"{self._hub}-{number}" for number, name in enumerate(BOXES, 1)}
+
+    def within(self, box: str | None = None) -> list[str]:
+        """What runs a command on the machine of the scheduler, or on a box."""
+        return [IP, "netns", "exec", self._hub if box is None else self._boxes[box]]
+
+    def address(self, box: str) -> str:
+        """The address of the scheduler, as a box reaches it."""
+        return f"tls://10.201.{BOXES.index(box) + 1}.1:{PORT}"
+
+    def box_address(self, box: str) -> str:
+        """The beginning of the address of a box's worker."""
+        return f"tls://10.201.{BOXES.index(box) + 1}.2:"
+
+    def __enter__(self) -> Self:
+        """Make the namespaces. The scheduler's machine forwards what the boxes send each other."""
+        for name in (self._hub, *self._boxes.values()):
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        subprocess.run([*self.within(), "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"], check=True)
+        for number, name in enumerate(self._boxes.values(), 1):
+            here, there, net = f"to{number}", "cable", f"10.201.{number}"
+            ip("link", "add", here, "netns", self._hub, "type", "veth", "peer", "name", there, "netns", name)
+            for namespace, link, last in ((self._hub, here, 1), (name, there, 2)):
+                ip("-n", namespace, "address", "add", f"{net}.{last}/30", "dev", link)
+                ip("-n", namespace, "link", "set", link, "up")
+            ip("-n", name, "route", "add", "default", "via", f"{net}.1")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in (*self._boxes.values(), self._hub):
+            subprocess.run([IP, "netns", "delete", name], check=False, capture_output=True)
+
+    def unplug(self, box: str) -> None:
+        """Pull a box's cable: no packet arrives, and no connection is closed."""
+        ip("-n", self._hub, "link", "set", f"to{BOXES.index(box) + 1}", "down")
+
+
+def ip(*arguments: str) -> None:
+    done = subprocess.run([IP, *arguments], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
+
+
+@contextlib.contextmanager
+def started(within: list[str], *arguments: str, keys: Path, cache: Path) -> Iterator[None]:
+    """A command of ``hwmatrix cluster`` on a machine of the lab, until the block ends."""
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "harness"), CACHE_VARIABLE: str(cache), **IMPATIENT}
+    command = [*within, sys.executable, "-m", "hwmatrix", "cluster", *arguments, "--keys", str(keys)]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True) as process:
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+IMPATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": NOTICED_S}
+
+
+@pytest.fixture
+def lab(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Lab]:
+    """A scheduler and its boxes, ready for work."""
+    if os.geteuid() != 0 or not IP:
+        pytest.skip("only root can make network namespaces, with iproute2")
+    keys = tmp_path / "keys"
+    assert main.main(["cluster", "keys", str(keys)]) == 0
+    with contextlib.ExitStack() as stack:
+        lab = stack.enter_context(Lab())
+        stack.enter_context(started(lab.within(), "scheduler", "--port", PORT, keys=keys, cache=tmp_path / "scheduler"))
+        for core, box in enumerate(BOXES):
+            worker = ("worker", lab.address(box), "--name", box, "--cores", str(core % (os.cpu_count() or 1)), "--memory-mb", "6000")
+            wait_for_scheduler(lab, box, keys)
+            stack.enter_context(started(lab.within(box), *worker, keys=keys, cache=tmp_path / box))
+        wait_for_members(lab, keys)
+        capsys.readouterr()
+        yield lab
+
+
+def members(within: list[str], address: str, keys: Path) -> str:
+    command = [*within, sys.executable, "-m", "hwmatrix", "cluster", "members", address, "--keys", str(keys)]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "harness")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout + done.stderr
+
+
+def wait_for_members(lab: Lab, keys: Path) -> None:
+    """Wait until the scheduler has every box."""
+    until = time.monotonic() + 90
+    while any(lab.box_address(box) not in (told := members(lab.within(), f"tls://127.0.0.1:{PORT}", keys)) for box in BOXES):
+        assert time.monotonic() < until, told
+
+
+def wait_for_scheduler(lab: Lab, box: str, keys: Path) -> None:
+    """Wait until a box reaches the scheduler: a worker that does not ends at once."""
+    until = time.monotonic() + 90
+    while "no scheduler answers" in (told := members(lab.within(box), lab.address(box), keys)):
+        assert time.monotonic() < until, told
+
+
+def run(lab: Lab, tmp_path: Path) -> Command:
+    (tmp_path / "matrix.yaml").write_text(untrained(), encoding="utf-8")
+    chosen = ("--models", *MODELS, "--targets", "cpu", "--no-timing", "--no-generation", "--isolation", "container")
+    where = ("--matrix", str(tmp_path / "matrix.yaml"), "--output-dir", str(tmp_path / "out"), "--keys", str(tmp_path / "keys"))
+    cluster = ("--engine", "cluster", "--scheduler", f"tls://127.0.0.1:{PORT}")
+    return Command(*cluster, *chosen, *where, environment={CACHE_VARIABLE: str(tmp_path / "client"), **IMPATIENT}, within=lab.within())
+
+
+def check_complete(output: Path) -> None:
+    assert statuses(output) == {(model, "cpu"): "pass" for model in MODELS}
+    assert set(executions(output).values()) == {1}
+    assert left_behind(output) == []
+
+
+def test_boxes_share_the_work_over_the_network(lab: Lab, tmp_path: Path, engine: Engine) -> None:
+    with run(lab, tmp_path) as command:
+        assert command.end() == 0, command.output
+    check_complete(tmp_path / "out")
+    assert all(f"{box}: cpu " in command.output for box in BOXES), command.output
+    assert containers.remove_leftovers(engine) == ()
+    assert [path for box in BOXES for path in (tmp_path / box / "cluster" / "runs").glob("*")] == []
+
+
+def test_the_cells_of_a_box_that_is_unplugged_run_elsewhere(lab: Lab, tmp_path: Path) -> None:
+    with run(lab, tmp_path) as command:
+        command.wait_for("box-2: cpu ")
+        lab.unplug("box-2")
+        assert command.end() == 0, command.output
+    assert "box-2 died" in command.output
+    check_complete(tmp_path / "out")
