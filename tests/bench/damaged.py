@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "unit"), str(ROOT / "tests" / "faults")]
 
-from damages import REFUSED, UNCHANGED, case, formats  # noqa: E402 - it lies beside, in no package
+from damages import REFUSED, UNCHANGED, cached, case, formats  # noqa: E402 - it lies beside, in no package
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
     arguments = parser.parse_args()
     faults = 0
     with tempfile.TemporaryDirectory(prefix="damaged-") as name:
-        made = formats(Path(name))
+        made = formats(Path(name)) | cached(Path(name))
         for title, format_ in made.items():
             if arguments.formats and title not in arguments.formats:
                 continue
