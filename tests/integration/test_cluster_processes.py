@@ -76,6 +76,7 @@ def test_only_who_has_the_keys_is_a_member(tmp_path: Path, capsys: pytest.Captur
             while main.main([*members, str(tmp_path / "ours")]) == 5:
                 assert time.monotonic() < until
             told = capsys.readouterr().out
+            assert "  box2 (tls://127.0.0.1:" in told
             assert "1 cores, 3 GiB, " in told
             assert "\n  cpu, openvino, onnxruntime, " in told
 

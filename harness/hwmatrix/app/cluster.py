@@ -60,10 +60,14 @@ _Result = TypeVar("_Result")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Members:
-    """The workers of a cluster by address: what each offers. ``refused`` are those that get no work, with the reason."""
+    """The workers of a cluster by address: what each offers. ``refused`` are those that get no work, with the reason.
+
+    ``names`` are the workers' names, by which messages call them: ``--name``, or else the address.
+    """
 
     offers: dict[str, Offer]
     refused: dict[str, str]
+    names: dict[str, str]
 
     @property
     def isolation(self) -> Isolation:
@@ -88,7 +92,12 @@ def members_of(client: Client) -> Members:
         reasons = "".join(f"\n{address}: {reason}" for address, reason in refused.items())
         advice = "Start one on each machine: hwmatrix cluster worker ADDRESS. All need the same version of hwmatrix."
         raise EngineError(f"the cluster has no worker that can be used{reasons}", advice=advice)
-    return Members(offers=offers, refused=refused)
+    return Members(offers=offers, refused=refused, names=names_of(client))
+
+
+def names_of(client: Client) -> dict[str, str]:
+    """The names of all workers of a cluster by address."""
+    return {address: str(worker["name"]) for address, worker in client.scheduler_info(n_workers=-1)["workers"].items()}
 
 
 def matrix_on_cluster(
@@ -497,7 +506,7 @@ class _ClusterRun:
                 self._failed.setdefault(job.target, EngineError(message, advice="Start one, then continue with --resume."))
 
     def _names(self) -> dict[str, str]:
-        return {address: str(worker["name"]) for address, worker in self._client.scheduler_info(n_workers=-1)["workers"].items()}
+        return names_of(self._client)
 
     def _restarted(self, name: str, died: str) -> list[str]:
         """The address of the worker that was started in the place of a dead one, under its name: it has the files of the dead one."""

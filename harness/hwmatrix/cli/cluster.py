@@ -126,12 +126,14 @@ def members_command(scheduler: Scheduler, *, keys: Keys = KEYS, output: FormatOp
     with connected(scheduler, keys) as client:
         members = members_of(client)
     if output is Format.JSON:
-        offers = {address: dataclasses.asdict(offer) for address, offer in members.offers.items()}
+        offers = {address: {"name": members.names.get(address), **dataclasses.asdict(offer)} for address, offer in members.offers.items()}
         typer.echo(json.dumps({"members": offers, "refused": members.refused}, indent=1))
         return
     for address, offer in members.offers.items():
         how = "virtual environments" if offer.no_engine else "containers"
-        typer.echo(f"{offer.host}  {address}  {offer.cores} cores, {offer.memory_mb / 1024:.0f} GiB, {how}")
+        name = members.names.get(address, address)
+        where = address if name == address else f"{name} ({address})"
+        typer.echo(f"{offer.host}  {where}  {offer.cores} cores, {offer.memory_mb / 1024:.0f} GiB, {how}")
         typer.echo(f"  {', '.join(f'{target} ({name})' if name else target for target, name in offer.devices.items())}")
     for address, reason in members.refused.items():
         typer.echo(f"gets no work: {address}: {reason}")

@@ -80,7 +80,11 @@ def members(monkeypatch: pytest.MonkeyPatch) -> cluster.Members:
     monkeypatch.setattr(offers, "detect", _absent)
     monkeypatch.setattr(offers, "_no_engine", lambda _: None)
     offer = dataclasses.replace(offers.offer({}), host="box2", cores=8, memory_mb=64 * 1024, devices={"cpu": "", "cuda": "H100"})
-    found = cluster.Members(offers={"tls://10.0.0.6:4000": offer}, refused={"tls://10.0.0.7:4000": "box3 has another hwmatrix"})
+    found = cluster.Members(
+        offers={"tls://10.0.0.6:4000": offer, "tls://10.0.0.8:4000": offer},
+        refused={"tls://10.0.0.7:4000": "box3 has another hwmatrix"},
+        names={"tls://10.0.0.6:4000": "lab-2", "tls://10.0.0.8:4000": "tls://10.0.0.8:4000"},
+    )
     monkeypatch.setattr(connection, "connected", connected)
     monkeypatch.setattr(cluster, "members_of", lambda _: found)
     return found
@@ -96,7 +100,8 @@ def _absent(kind: str) -> Any:
 def test_the_members_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["cluster", "members", "box1"]) == 0
     out = capsys.readouterr().out
-    assert "box2  tls://10.0.0.6:4000  8 cores, 64 GiB, containers\n  cpu, cuda (H100)\n" in out
+    assert "box2  lab-2 (tls://10.0.0.6:4000)  8 cores, 64 GiB, containers\n  cpu, cuda (H100)\n" in out
+    assert "box2  tls://10.0.0.8:4000  8 cores, 64 GiB, containers\n" in out
     assert "gets no work: tls://10.0.0.7:4000: box3 has another hwmatrix" in out
 
 
@@ -105,6 +110,7 @@ def test_the_members_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["cluster", "members", "box1", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["members"]["tls://10.0.0.6:4000"]["devices"] == {"cpu": "", "cuda": "H100"}
+    assert found["members"]["tls://10.0.0.6:4000"]["name"] == "lab-2"
     assert list(found["refused"]) == ["tls://10.0.0.7:4000"]
 
 
