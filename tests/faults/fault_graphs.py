@@ -114,8 +114,7 @@ def amended(change: Callable[[GraphProto], None]) -> Callable[[Path], None]:
         onnx.checker.check_model(model)
         onnx.save(model, export / MODEL_FILE)
         manifest = json.loads((export / MANIFEST).read_bytes())
-        (export / MANIFEST).unlink()  # which does not list itself
-        (export / MANIFEST).write_text(json.dumps(manifest | {"files": folder.listing(export)}), encoding="utf-8")
+        folder.describe(export, manifest)
 
     return amend
 
@@ -129,7 +128,7 @@ def described_otherwise(name: str, change: Callable[[dict[str, str]], dict[str, 
         manifest = json.loads((export / MANIFEST).read_bytes())
         for graph in manifest["graphs"].values():
             graph["outputs"] = change(graph["outputs"])
-        (export / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+        folder.describe(export, manifest)
 
     return amend
 

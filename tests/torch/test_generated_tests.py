@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import subprocess
@@ -18,7 +17,7 @@ from fault_runs import untrained, untrained_spec
 
 from hwmatrix.cli.main import main
 from hwmatrix.generate.model_tests import Wish, generate_test, plan_of
-from hwmatrix.models import bundle
+from hwmatrix.models import bundle, folder
 from hwmatrix.pool import pool
 from hwmatrix.runner import place
 from hwmatrix.runner.under_test import Generated, ModelUnderTest
@@ -308,9 +307,7 @@ def tampered(path: Path, file: str, change: Callable[[dict[str, Any]], dict[str,
 
     save_file(change(load_file(path / file)), path / file, metadata={"format": "pt"})
     manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    content = (path / file).read_bytes()
-    manifest["files"][file] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    (path / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    folder.describe(path, manifest)
 
 
 @pytest.mark.parametrize("file", ["expected.safetensors", "model/model.safetensors"])

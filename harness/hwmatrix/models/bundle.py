@@ -313,7 +313,7 @@ def verify(path: Path) -> Bundle:
     try:
         raw = (path / MANIFEST).read_bytes()
         manifest = read_json(raw)
-        schema, key, identity, files = (manifest[name] for name in ("schema", "key", "identity", "files"))
+        schema, key, identity, _ = (manifest[name] for name in ("schema", "key", "identity", "files"))
     except FileNotFoundError as error:
         raise BundleError(f"{path} has no {MANIFEST}: it is not a bundle, or incomplete", error_type="bundle_missing") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -323,7 +323,7 @@ def verify(path: Path) -> Bundle:
         raise BundleError(message, error_type="bundle_version")
     if key != _key_of(identity):
         raise BundleError(f"{path / MANIFEST} does not match its key {key}", error_type="bundle_broken")
-    folder.check(path, files)
+    folder.check(path, manifest)
     return Bundle(path=path, key=key, digest=hashlib.sha256(raw).hexdigest(), manifest=manifest)
 
 

@@ -1,6 +1,6 @@
 """Self-verifying folders: every file listed with its size and SHA-256, written to a temporary folder, then renamed.
 
-:func:`replacing` makes one; its last file is the manifest (:func:`describe`). To read one, call :func:`check` with the listing of its
+:func:`replacing` makes one; its last file is the manifest (:func:`describe`). To read one, call :func:`check` with its
 manifest.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MANIFEST: Final = "manifest.json"
+_CHECKSUM: Final = "checksum"
 LOCKS: Final = ".locks"
 MODEL_DIR: Final = "model"
 INPUTS: Final = "inputs.safetensors"
@@ -80,17 +82,30 @@ def fresh(path: Path) -> Iterator[Path]:
 
 
 def describe(path: Path, facts: dict[str, Any]) -> None:
-    """Write a folder's manifest: these facts, and the listing of its other files."""
+    """Write a folder's manifest: these facts, the listing of its other files, and a checksum of all that."""
+    (path / MANIFEST).unlink(missing_ok=True)  # it does not list itself
     manifest = facts | {"files": listing(path)}
+    manifest[_CHECKSUM] = _checksum(manifest)
     (path / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def check(path: Path, files: dict[str, dict[str, Any]]) -> None:
-    """Check a folder, which must not be a link, against a listing: size and checksum of every file, none missing, none extra, no links.
+def _checksum(manifest: dict[str, Any]) -> str:
+    """The SHA-256 of everything else in a manifest."""
+    others = {name: value for name, value in manifest.items() if name != _CHECKSUM}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+
+
+def check(path: Path, manifest: dict[str, Any]) -> None:
+    """Check a folder, which must not be a link, against its manifest, and that against its own checksum.
+
+    Every file must have the listed size and checksum; none may be missing, extra or a link.
 
     Raises:
         BundleError: what is wrong, and with which file (``bundle_broken``).
     """
+    if manifest.get(_CHECKSUM) != _checksum(manifest):
+        raise BundleError(f"{path / MANIFEST} differs from its checksum", error_type="bundle_broken")
+    files: dict[str, dict[str, Any]] = manifest["files"]
     for followed in (path, path / MANIFEST):
         if followed.is_symlink():
             raise BundleError(f"{followed} is a link", error_type="bundle_broken")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.models.bundle import Bundle
 
-ONNX_SCHEMA: Final = "hwmatrix/onnx/2"
+ONNX_SCHEMA: Final = "hwmatrix/onnx/3"
 ONNX_DIR: Final = "onnx"
 _OWN: Final = ".own-"
 """The beginning of the name of a folder in which another process makes an export."""
@@ -288,7 +288,7 @@ def read_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Generat
     """
     path, manifest = _folder_of(bundle, cache, exporter), _manifest(bundle, cache, exporter)
     try:
-        folder.check(path, manifest["files"])
+        folder.check(path, manifest)
         if manifest["failure"] is not None:
             return OnnxFailure(exporter=exporter, **manifest["failure"])
         if exporter in GENERATION:

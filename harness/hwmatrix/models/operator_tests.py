@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-TESTS_SCHEMA: Final = "hwmatrix/operator-tests/1"
+TESTS_SCHEMA: Final = "hwmatrix/operator-tests/2"
 TESTS_DIR: Final = "operator-tests"
 _INDEX: Final = "tests.json"
 _DATA: Final = "tests.bin"
@@ -136,12 +136,12 @@ def _version(place: Path) -> tuple[int, ...]:
 def _check(place: Path) -> None:
     try:
         manifest = read_json((place / MANIFEST).read_bytes())
-        schema, files = manifest["schema"], manifest["files"]
+        schema, _ = manifest["schema"], manifest["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{place / MANIFEST} cannot be read: {error!r}", error_type="bundle_broken") from error
     if schema != TESTS_SCHEMA:
         raise BundleError(f"{place} has version {schema!r}, expected: {TESTS_SCHEMA!r}", error_type="bundle_version")
-    folder.check(place, files)
+    folder.check(place, manifest)
 
 
 def _test(entry: dict[str, Any], data: bytes) -> OperatorTest:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PLAN_SCHEMA: Final = "hwmatrix/plan/1"
-BUNDLE_SCHEMA: Final = "hwmatrix/bundle/6"
+BUNDLE_SCHEMA: Final = "hwmatrix/bundle/7"
 _GENERATIVE: Final = re.compile(
     "(CausalLM|LMHeadModel|ConditionalGeneration|EncoderDecoderModel|GenerationDecoder|MTModel|SpeechToText|Text2Text)$"
 )
@@ -239,7 +239,11 @@ class Plan:
         return self._models[cell.model_key]
 
     def cell(self, key: str) -> CellPlan:
-        """Return the cell with this key."""
+        """Return the cell with this key.
+
+        Raises:
+            KeyError: there is none.
+        """
         return self._cells[key]
 
     def isolation_of(self, target: str) -> Isolation:

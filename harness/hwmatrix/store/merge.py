@@ -21,12 +21,16 @@ from hwmatrix.store.sidecar import Sidecar, read_sidecar
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from hwmatrix.records import CellPlan
+
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
 COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
 _READ: Final = READABLE[1:]
 """The schema versions of shards that can be merged: there are no shards of version 1."""
 _SHOWN: Final = 3
+_IDENTITY: Final = ("model", "size", "target", "dtype", "batch", "sequence_length", "threads", "new_tokens")
+"""The columns of a cell that say what was executed, as the plan does."""
 _PLAN_FILE: Final = "plan.json"
 _SHARDS_FOLDER: Final = "shards"
 
@@ -195,7 +199,7 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate], plans:
             rows = _insert_all(connection, versions, batch)
             for alias, candidate in attached.items():
                 run_id = candidate.sidecar.run_id
-                withdrawn[run_id] |= _unplanned(connection, alias, plans[run_id], withdrawn[run_id])
+                withdrawn[run_id] |= _unplanned(connection, alias, versions[alias], plans[run_id], withdrawn[run_id])
             connection.commit()
         except BaseException:
             connection.rollback()
@@ -206,17 +210,34 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate], plans:
             connection.execute(f"DETACH {alias}")
 
 
-def _unplanned(connection: duckdb.DuckDBPyConnection, alias: str, plan: Plan, withdrawn: set[str]) -> set[str]:
+def _unplanned(connection: duckdb.DuckDBPyConnection, alias: str, version: str, plan: Plan, withdrawn: set[str]) -> set[str]:
     """The keys of a shard's cells that are no longer in its run's plan, because a later matrix.yaml changed the plan."""
-    cells = connection.execute(f"SELECT cell_key, run_id FROM {alias}.cells WHERE role = ?", [Role.MODEL.value]).fetchall()  # noqa: S608
-    foreign = sorted(key for key, run_id in cells if run_id != plan.run_id)
+    tokens = "0" if "new_tokens" in columns_since(version) else "coalesce(new_tokens, 0)"
+    columns = ", ".join(("cell_key", "run_id", *_IDENTITY[:-1], tokens))
+    found = connection.execute(f"SELECT {columns} FROM {alias}.cells WHERE role = ?", [Role.MODEL.value]).fetchall()  # noqa: S608
+    foreign = sorted(key for key, run_id, *_ in found if run_id != plan.run_id)
     if foreign:
         raise _RefusedError(f"it has cells of another run: {_abbreviated(foreign)}")
-    missing = {key for key, _ in cells} - {cell.key for cell in plan.cells} - withdrawn
+    missing: set[str] = set()
+    for key, _, *ran in found:
+        try:
+            _check_identity(plan.cell(key), ran)
+        except KeyError:
+            missing.add(key)
+    missing -= withdrawn
     run_from = connection.execute(f"SELECT matrix_sha256 FROM {alias}.runs").fetchone()  # noqa: S608
     if missing and run_from == (plan.matrix_sha256,):
         raise _RefusedError(f"no plan of its run contains its cells {_abbreviated(sorted(missing))}")
     return missing
+
+
+def _check_identity(cell: CellPlan, ran: Sequence[object]) -> None:
+    """Refuse a shard whose cell ran with other settings than its plan has: one of the two was damaged."""
+    settings = cell.settings
+    planned = (cell.model, cell.size, cell.target, settings.dtype, settings.batch, settings.sequence_length, settings.threads)
+    for name, asked, executed in zip(_IDENTITY, (*planned, settings.new_tokens), ran, strict=True):
+        if asked != executed:
+            raise _RefusedError(f"its cell {cell.key} has the {name} {executed}, but {asked} in the plan")
 
 
 def _abbreviated(keys: list[str]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hwmatrix.errors import BundleError, FactoryError
-from hwmatrix.models import bundle, reference
+from hwmatrix.models import bundle, folder, reference
 from hwmatrix.models.bundle import bundle_key, find, find_or_build, find_or_take, verify
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import Family, ModelPlan, Role, Size
@@ -176,8 +176,12 @@ def _other_recipe(path: Path) -> None:
 
 
 def _edit(path: Path, **changes: object) -> None:
-    manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    (path / "manifest.json").write_text(json.dumps({**manifest, **changes}), encoding="utf-8")
+    folder.describe(path, json.loads((path / "manifest.json").read_text(encoding="utf-8")) | changes)
+
+
+def _other_number(path: Path) -> None:
+    text = (path / "manifest.json").read_text(encoding="utf-8")
+    (path / "manifest.json").write_text(text.replace('"parameters": 7', '"parameters": 8'), encoding="utf-8")
 
 
 DAMAGES = {
@@ -191,6 +195,7 @@ DAMAGES = {
     _empty: "manifest.json",
     _other_version: "hwmatrix/bundle/0",
     _other_recipe: "manifest.json",
+    _other_number: "manifest.json differs from its checksum",
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
-from hwmatrix.models import onnx_export
+from hwmatrix.models import folder, onnx_export
 from hwmatrix.models.bundle import Bundle
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, export_all, export_one, find_or_take, is_kept, no_graph, read_all
 
@@ -68,7 +68,7 @@ def test_exports_are_stored_with_their_names_and_read_again(bundle: Bundle, tmp_
     assert first.seconds >= 0
     assert read_all(bundle, tmp_path) == made
     manifest = json.loads((place(bundle) / "manifest.json").read_text())
-    assert manifest["schema"] == "hwmatrix/onnx/2"
+    assert manifest["schema"] == "hwmatrix/onnx/3"
     assert (manifest["bundle"], manifest["exporter"], list(manifest["files"])) == ("d1", "torch", ["model.onnx"])
 
 
@@ -133,7 +133,7 @@ def test_an_export_that_is_not_what_it_says_is_not_taken(bundle: Bundle, tmp_pat
             (made / "manifest.json").symlink_to(tmp_path / "elsewhere.json")
         else:
             manifest = json.loads((made / "manifest.json").read_text())
-            (made / "manifest.json").write_text(json.dumps(manifest | {"bundle": "another bundle's digest"}))
+            folder.describe(made, manifest | {"bundle": "another bundle's digest"})
 
     with pytest.raises(BundleError):
         find_or_take(bundle, tmp_path, "torch", make)
@@ -254,10 +254,15 @@ def damage_manifest(path: Path) -> None:
 def shorten_manifest(path: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest["outputs"]
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    folder.describe(path, manifest)
 
 
-@pytest.mark.parametrize("harm", [damage_graph, remove_graph, add_file, damage_manifest, shorten_manifest])
+def change_manifest(path: Path) -> None:
+    text = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(text.replace('"opset": 20', '"opset": 21'))
+
+
+@pytest.mark.parametrize("harm", [damage_graph, remove_graph, add_file, damage_manifest, shorten_manifest, change_manifest])
 def test_a_damaged_export_is_refused_and_repeated(exporters: Exporters, bundle: Bundle, tmp_path: Path, harm: Any) -> None:
     made = export_all(bundle, tmp_path)
     harm(place(bundle))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import factory_plans as make
 import pytest
+from factory_rows import RUN, Database
 
 from hwmatrix.basics.clock import utc_now
 from hwmatrix.basics.files import sha256_of, write_atomically
@@ -20,6 +21,7 @@ from hwmatrix.store import confined
 from hwmatrix.store import merge as merging
 from hwmatrix.store.cell_columns import schema
 from hwmatrix.store.merge import merge
+from hwmatrix.store.planned import hidden
 from hwmatrix.store.rewriting import rewriting
 from hwmatrix.store.shard import finished_cells
 from hwmatrix.store.sidecar import sidecar_path
@@ -642,3 +644,31 @@ def test_a_folder_given_twice_counts_once(run: Path, database: Path) -> None:
     report = merge([run, run], database)
     assert sorted(report.merged) == ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
     assert (report.known, report.rejected) == ((), ())
+
+
+@pytest.mark.parametrize(("setting", "value"), [("threads", -1), ("new_tokens", 7), ("batch", 2), ("sequence_length", 99)])
+def test_a_cell_with_other_settings_than_its_plan_has_is_refused(run: Path, database: Path, setting: str, value: int) -> None:
+    plan = json.loads((run / "plan.json").read_text(encoding="utf-8"))
+    (cell,) = (cell for cell in plan["cells"] if cell["key"] == "bert/tiny/cpu")
+    before = cell["settings"].get(setting, 0)
+    cell["settings"][setting] = value
+    if setting in {"batch", "sequence_length"}:  # a plan without the model of its cell is refused as a whole
+        plan["models"].append(plan["models"][0] | {setting: value})
+    (run / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    report = merge([run], database)
+    (rejection,) = report.rejected
+    assert rejection.reason == f"its cell bert/tiny/cpu has the {setting} {before}, but {value} in the plan"
+    assert len(report.merged) == 1
+
+
+def test_the_check_for_hidden_cells_reads_a_large_plan_once(tmp_path: Path) -> None:
+    """A plan of many cells has many megabytes: one copy of it for each cell would not fit into any memory."""
+    path = tmp_path / "many.duckdb"
+    with Database(path) as filled:
+        filled.run(plan=json.dumps({"models": [{"name": "x" * 3_000_000}]}))
+        filled.shard("s", "cpu")
+        for number in range(400):
+            filled.cell(filled.plan(f"model-{number:03}", "cpu"), "s")
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("SET memory_limit = '400MB'; SET temp_directory = ''; SET threads = 1")
+        assert hidden(connection, [RUN]) == []
