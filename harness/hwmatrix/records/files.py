@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, Final, TypeVar
 
 import pydantic
 
-from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 from hwmatrix.records.plans import PLAN_SCHEMA, Plan
 
@@ -35,6 +35,13 @@ def from_json(kind: type[Record], text: str | bytes, *, where: str) -> Record:
         raise StoreError(message, advice="The file was written by another version of hwmatrix, or is damaged: create it again.") from error
 
 
+@dataclasses.dataclass(frozen=True)
+class _Versioned:
+    """A plan of any version, without its content, which may have many megabytes."""
+
+    schema: Any = None
+
+
 def plan_from_json(text: str | bytes, *, where: str) -> Plan:
     """Read a plan, and reject other versions.
 
@@ -43,9 +50,9 @@ def plan_from_json(text: str | bytes, *, where: str) -> Plan:
     """
     advice = "Start a new run without --resume."
     try:
-        schema = read_json(text).get("schema")
-    except (ValueError, AttributeError) as error:
-        raise StoreError(f"{where}: not JSON: {error}", advice=advice) from error
+        schema = _adapter(_Versioned).validate_json(text).schema
+    except pydantic.ValidationError as error:
+        raise StoreError(f"{where}: not JSON: {error.errors()[0]['msg']}", advice=advice) from error
     if schema != PLAN_SCHEMA:
         raise StoreError(f"{where}: plan version {schema!r}, this hwmatrix reads {PLAN_SCHEMA!r}", advice=advice)
     return from_json(Plan, text, where=where)

@@ -12,6 +12,7 @@ import copy
 import functools
 import importlib.resources
 import json
+import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hwmatrix.report.history import RunSummary, Trend
     from hwmatrix.report.rows import CellRow, ReportRows
 
+_LOG: Final = logging.getLogger(__name__)
 VEGA_LITE: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 """The schema's name. Nothing is loaded from there."""
 LARGEST_MATRIX: Final = 120
@@ -37,6 +39,8 @@ LARGEST_LIST: Final = 60
 """Models whose values are shown one by one; more are shown as box plots by family."""
 LARGEST_CURVES: Final = 24
 """Models whose curves by position are shown."""
+MOST_VALUES: Final = 30_000
+"""Values of a chart. With 240,000, the memory of the JavaScript engine is full."""
 _NO_VERDICT: Final = "no verdict"
 _LABEL: Final = 60
 _MARKING: Final = frozenset({"color", "fill", "stroke", "shape", "yOffset"})
@@ -48,7 +52,7 @@ _Row = dict[str, Any]
 
 
 def charts(rows: ReportRows) -> tuple[Chart, ...]:
-    """The charts of a run, without empty ones."""
+    """The charts of a run, without empty ones, and without those of more values than can be drawn: each is named in a warning."""
     timed = [cell for cell in rows.cells if _is_timed(cell)]
     made = [
         _matrix(grid.grid_of(rows)),
@@ -60,11 +64,21 @@ def charts(rows: ReportRows) -> tuple[Chart, ...]:
         _lengths(timed),
         _positions(timed),
     ]
-    found = tuple(chart for chart in made if chart is not None)
+    found = tuple(chart for chart in made if chart is not None and _can_be_drawn(chart))
     order = list(dict.fromkeys(row["column"] for chart in found for row in chart.spec["datasets"]["rows"]))
     for chart in found:
         _unify_marks(chart.spec, chart.spec["datasets"]["rows"], order)
     return found
+
+
+def _can_be_drawn(chart: Chart) -> bool:
+    """Whether a chart has few enough values: the JavaScript engine that draws them ends the whole process if its memory is full."""
+    count = len(chart.spec["datasets"]["rows"])
+    if count > MOST_VALUES:
+        _LOG.warning(
+            "the chart %s is left out: it has %s values, and at most %s can be drawn", chart.name, f"{count:,}", f"{MOST_VALUES:,}"
+        )
+    return count <= MOST_VALUES
 
 
 def history_charts(runs: Sequence[RunSummary], trends: Sequence[Trend]) -> tuple[Chart, ...]:

@@ -195,3 +195,16 @@ def test_plots_of_an_earlier_run_are_removed(tmp_path: Path) -> None:
     assert not (out / "plots" / "scaling.svg").exists()
     assert (out / "plots" / "mine.txt").exists()
     assert "](plots/latency.svg)" in (out / "summary.md").read_text(encoding="utf-8")
+
+
+def test_a_chart_of_too_many_values_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = example(tmp_path / "m.duckdb")
+    whole = {chart.name: len(chart.spec["datasets"]["rows"]) for chart in charts(read(path))}
+    most = max(whole.values()) - 1
+    monkeypatch.setattr(drawing, "MOST_VALUES", most)
+    few = {name for name, count in whole.items() if count <= most}
+    assert {chart.name for chart in charts(read(path))} == few
+    assert [name in caplog.text for name in whole if name not in few] == [True] * (len(whole) - len(few))
+    assert f"at most {most} can be drawn" in caplog.text
