@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.records import Dtype, Execution, Isolation, Level, Size, Status
 from hwmatrix.report.rows import build
-from hwmatrix.store.reading import has_table, reading, records
+from hwmatrix.store.reading import has_table, narrow, reading, records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +116,7 @@ def read_trends(database: Path, *, model: str | None = None, target: str | None 
     Raises:
         StoreError: the database is missing, broken, or of another version.
     """
-    rows = _read(database, "history_cells", {"model": model, "target": target})
+    rows = _read(database, "history_cells", {"model": model, "target": target}, model=model)
     moments = [build(Moment, row | {"created_at": _utc(row)}) for row in rows]
     return tuple(Trend(moments=tuple(group)) for _, group in itertools.groupby(moments, key=lambda moment: moment.cell))
 
@@ -134,8 +134,10 @@ def history_json(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...] = ()) -
     return json.dumps({"schema": document.pop("schema"), **document}, indent=2, ensure_ascii=False, default=_json_value) + "\n"
 
 
-def _read(database: Path, name: str, parameters: dict[str, str | None] | None = None) -> list[dict[str, Any]]:
+def _read(database: Path, name: str, parameters: dict[str, str | None] | None = None, *, model: str | None = None) -> list[dict[str, Any]]:
     with reading(database) as connection:
+        if model is not None:
+            narrow(connection, model)
         if not has_table(connection, "releases"):  # schema 1 has no releases
             connection.execute("CREATE TEMP TABLE releases (run_id VARCHAR, release VARCHAR)")
         return records(connection, name, parameters)

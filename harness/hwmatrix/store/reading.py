@@ -84,6 +84,28 @@ def keeps_latest(connection: duckdb.DuckDBPyConnection) -> bool:
     return connection.execute("SELECT 1 FROM meta WHERE key = ? AND value = ?", list(KEEPS_LATEST)).fetchone() is not None
 
 
+def narrow(connection: duckdb.DuckDBPyConnection, model: str) -> None:
+    """Restrict what the view ``matrix`` shows on this connection to one model, before anything is computed: speeds are compared within it.
+
+    A history of a hundred releases has half a million cells, and a filter behind the view's windows would be applied last. In a database
+    of an older schema, nothing is restricted.
+    """
+    database, version = connection.execute("SELECT current_database(), (SELECT value FROM meta WHERE key = 'schema_version')").fetchall()[0]
+    if version != SCHEMA_VERSION:
+        return
+    for table in ("planned", "cells"):
+        connection.execute(f'CREATE TEMP TABLE {table} AS FROM "{database}".main.{table} WHERE model = ?', [model])
+    for table in ("samples", "timings"):
+        connection.execute(f'CREATE TEMP TABLE {table} AS FROM "{database}".main.{table} SEMI JOIN temp.cells USING (cell_id)')
+    for name in ("latency", "adaptations", "results", "matrix"):
+        connection.execute(f"CREATE TEMP VIEW {name} {_text_of(name)}")
+
+
+def _text_of(view: str) -> str:
+    """The definition of a view in views.sql."""
+    return sql("views.sql").partition(f"CREATE OR REPLACE VIEW {view} ")[2].partition(";\n")[0]
+
+
 def has_table(connection: duckdb.DuckDBPyConnection, name: str) -> bool:
     """Whether a table exists: older databases lack the tables of later versions."""
     return connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [name]).fetchone() is not None
@@ -108,8 +130,7 @@ def _add_views(connection: duckdb.DuckDBPyConnection) -> None:
     for name in filter(functools.partial(has_view, connection), _WITHOUT_GENERATION):  # before schema 9, every cell is one forward pass
         connection.execute(f'CREATE TEMP VIEW {name} AS SELECT *, 0 AS new_tokens FROM "{database[0]}".main.{name}')  # noqa: S608
     for name in _ADDED_VIEWS:
-        text = sql("views.sql").partition(f"CREATE OR REPLACE VIEW {name} ")[2].partition(";\n")[0]
-        connection.execute(f"CREATE TEMP VIEW {name} {text}")
+        connection.execute(f"CREATE TEMP VIEW {name} {_text_of(name)}")
 
 
 def _check(connection: duckdb.DuckDBPyConnection, database: Path) -> str:

@@ -55,6 +55,23 @@ def test_runs_accumulate(tmp_path: Path) -> None:
     assert trend.last.p50_ms is None
 
 
+def test_the_trends_of_one_model_are_those_of_the_whole_history(tmp_path: Path) -> None:
+    """They are computed from that model's cells alone: speeds compare it with its own cpu cell, and its retries are its own."""
+    history = tmp_path / "h.duckdb"
+    add(
+        history, [example(tmp_path / "m.duckdb"), run(tmp_path / "a.duckdb", "a", p50_ms=3.0), run(tmp_path / "b.duckdb", "b", p50_ms=None)]
+    )
+    whole = read_trends(history)
+    models = {trend.last.model for trend in whole}
+    assert len(models) > 3
+    assert any(moment.speed_up is not None for trend in whole for moment in trend.moments)
+    for model in models:
+        mine = tuple(trend for trend in whole if trend.last.model == model)
+        assert read_trends(history, model=model) == mine
+        for target in {trend.last.target for trend in mine}:
+            assert read_trends(history, model=model, target=target) == tuple(trend for trend in mine if trend.last.target == target)
+
+
 def test_adding_again_changes_nothing(tmp_path: Path) -> None:
     history, database = tmp_path / "h.duckdb", run(tmp_path / "a.duckdb", "a")
     add(history, [database, database])
