@@ -93,8 +93,9 @@ def narrow(connection: duckdb.DuckDBPyConnection, model: str) -> None:
     database, version = connection.execute("SELECT current_database(), (SELECT value FROM meta WHERE key = 'schema_version')").fetchall()[0]
     if version != SCHEMA_VERSION:
         return
-    for table in ("planned", "cells"):
-        connection.execute(f'CREATE TEMP TABLE {table} AS FROM "{database}".main.{table} WHERE model = ?', [model])
+    quoted = model.replace("'", "''")  # a view takes no parameter
+    for kind, table in (("TABLE", "planned"), ("VIEW", "cells")):  # to copy the cells, all their columns would be read
+        connection.execute(f"CREATE TEMP {kind} {table} AS FROM \"{database}\".main.{table} WHERE model = '{quoted}'")
     for table in ("samples", "timings"):
         connection.execute(f'CREATE TEMP TABLE {table} AS FROM "{database}".main.{table} SEMI JOIN temp.cells USING (cell_id)')
     for name in ("latency", "adaptations", "results", "matrix"):

@@ -65,6 +65,7 @@ def test_the_trends_of_one_model_are_those_of_the_whole_history(tmp_path: Path) 
     models = {trend.last.model for trend in whole}
     assert len(models) > 3
     assert any(moment.speed_up is not None for trend in whole for moment in trend.moments)
+    assert read_trends(history, model="it's no model") == ()
     for model in models:
         mine = tuple(trend for trend in whole if trend.last.model == model)
         assert read_trends(history, model=model) == mine
