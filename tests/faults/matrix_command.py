@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from fault_runs import PROJECT, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -80,6 +81,22 @@ class Command:
         while (line := self._lines.get(timeout=max(0.0, until - time.monotonic()))) is not None:
             self.output += line
         return self.process.wait(timeout=10)
+
+
+@contextlib.contextmanager
+def cluster_command(*arguments: str, environment: Mapping[str, str], within: Sequence[str] = ()) -> Iterator[None]:
+    """A command of ``hwmatrix cluster`` that runs until the block ends. ``within``: as for :class:`Command`."""
+    variables = {**os.environ, "PYTHONPATH": str(PROJECT / "harness"), **environment}
+    command = [*within, sys.executable, "-m", "hwmatrix", "cluster", *arguments]
+    with subprocess.Popen(command, env=variables, stderr=subprocess.DEVNULL, start_new_session=True) as process:
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def matrix(*arguments: str, environment: Mapping[str, str], expect: int, cwd: Path | None = None, timeout_s: float = TIMEOUT_S) -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from fault_runs import PROJECT, rows
 from matrix_command import document, matrix
 
-from hwmatrix.errors import EngineError
-from hwmatrix.host.engine import Engine, connect
-
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from hwmatrix.host.engine import Engine
 
 pytestmark = pytest.mark.containers
 
@@ -22,16 +20,6 @@ TARGETS = """
 """
 OWN_MS = 1000.0
 """The allowed time of a cell beyond that of its page: connecting, opening a tab, reading the bundle."""
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    try:
-        return connect(dict(os.environ))
-    except EngineError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"these tests must run in CI: {error}")
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

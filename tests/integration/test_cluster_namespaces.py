@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -13,17 +12,17 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 from fault_runs import PROJECT, untrained
-from matrix_command import Command, executions, left_behind, statuses
+from matrix_command import Command, cluster_command, executions, left_behind, statuses
 
 from hwmatrix.basics.cache_folder import CACHE_VARIABLE
 from hwmatrix.cli import main
-from hwmatrix.errors import EngineError
 from hwmatrix.host import containers
-from hwmatrix.host.engine import Engine, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from hwmatrix.host.engine import Engine
 
 pytestmark = pytest.mark.containers
 MODELS = ("bert", "vit", "roberta", "gpt2")
@@ -32,16 +31,7 @@ PORT = "8786"
 IP = shutil.which("ip") or ""
 NOTICED_S = "12s"
 """After how long Dask gives up a connection that is silent: 30 seconds by default, at least 11."""
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    try:
-        return connect(dict(os.environ))
-    except EngineError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"this test must run in CI: {error}")
-        pytest.skip(str(error))
+IMPATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": NOTICED_S}
 
 
 class Lab:
@@ -88,23 +78,9 @@ def ip(*arguments: str) -> None:
     assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
 
 
-@contextlib.contextmanager
-def started(within: list[str], *arguments: str, keys: Path, cache: Path) -> Iterator[None]:
+def member(within: list[str], *arguments: str, cache: Path) -> contextlib.AbstractContextManager[object]:
     """A command of ``hwmatrix cluster`` on a machine of the lab, until the block ends."""
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "harness"), CACHE_VARIABLE: str(cache), **IMPATIENT}
-    command = [*within, sys.executable, "-m", "hwmatrix", "cluster", *arguments, "--keys", str(keys)]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True) as process:
-        try:
-            yield
-        finally:
-            process.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-IMPATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": NOTICED_S}
+    return cluster_command(*arguments, environment={CACHE_VARIABLE: str(cache), **IMPATIENT}, within=within)
 
 
 @pytest.fixture
@@ -116,11 +92,11 @@ def lab(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Lab]:
     assert main.main(["cluster", "keys", str(keys)]) == 0
     with contextlib.ExitStack() as stack:
         lab = stack.enter_context(Lab())
-        stack.enter_context(started(lab.within(), "scheduler", "--port", PORT, keys=keys, cache=tmp_path / "scheduler"))
+        stack.enter_context(member(lab.within(), "scheduler", "--port", PORT, "--keys", str(keys), cache=tmp_path / "scheduler"))
         for core, box in enumerate(BOXES):
             worker = ("worker", lab.address(box), "--name", box, "--cores", str(core % (os.cpu_count() or 1)), "--memory-mb", "6000")
             wait_for_scheduler(lab, box, keys)
-            stack.enter_context(started(lab.within(box), *worker, keys=keys, cache=tmp_path / box))
+            stack.enter_context(member(lab.within(box), *worker, "--keys", str(keys), cache=tmp_path / box))
         wait_for_members(lab, keys)
         capsys.readouterr()
         yield lab

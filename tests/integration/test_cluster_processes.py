@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from distributed import Client
-from fault_runs import PROJECT, untrained
-from matrix_command import Command, executions, left_behind, statuses
+from fault_runs import untrained
+from matrix_command import Command, cluster_command, executions, left_behind, statuses
 
 from hwmatrix.basics.cache_folder import CACHE_VARIABLE
 from hwmatrix.cli import main
@@ -24,27 +20,10 @@ from hwmatrix.host import containers
 from hwmatrix.host.engine import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 MODELS = ("bert", "vit", "roberta")
 TARGETS = ("cpu",)
-
-
-@contextlib.contextmanager
-def started(*arguments: str, cache: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A command of ``hwmatrix cluster`` that runs until the block ends."""
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "harness"), CACHE_VARIABLE: str(cache)}
-    command = [sys.executable, "-m", "hwmatrix", "cluster", *arguments]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True) as process:
-        try:
-            yield process
-        finally:
-            process.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
 
 
 def free_port() -> int:
@@ -58,8 +37,15 @@ def test_only_who_has_the_keys_is_a_member(tmp_path: Path, capsys: pytest.Captur
         assert main.main(["cluster", "keys", str(tmp_path / name)]) == 0
     address = f"127.0.0.1:{free_port()}"
     members = ["cluster", "members", address, "--keys"]
-    with started(
-        "scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--keys", str(tmp_path / "ours"), cache=tmp_path
+    with cluster_command(
+        "scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        address.rpartition(":")[2],
+        "--keys",
+        str(tmp_path / "ours"),
+        environment={CACHE_VARIABLE: str(tmp_path)},
     ):
         until = time.monotonic() + 60
         while main.main([*members, str(tmp_path / "ours")]) == 5 and "has no worker" not in capsys.readouterr().err:
@@ -71,7 +57,7 @@ def test_only_who_has_the_keys_is_a_member(tmp_path: Path, capsys: pytest.Captur
         with pytest.raises(OSError, match=r"Timed out|in handshake|closed"):
             Client(f"tcp://{address}", timeout=2, set_as_default=False)
         worker = ("worker", address, "--keys", str(tmp_path / "ours"), "--name", "box2", "--cores", "0", "--memory-mb", "3000")
-        with started(*worker, cache=tmp_path):
+        with cluster_command(*worker, environment={CACHE_VARIABLE: str(tmp_path)}):
             until = time.monotonic() + 60
             while main.main([*members, str(tmp_path / "ours")]) == 5:
                 assert time.monotonic() < until

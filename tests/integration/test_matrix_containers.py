@@ -16,10 +16,8 @@ import pytest
 from fault_runs import ARMED, FAULTS, PROJECT, Case, briefly_timed, make_plan, rows, untrained, write_order
 from matrix_command import Command, document, executions, left_behind, matrix, statuses
 
-from hwmatrix.errors import EngineError
 from hwmatrix.host import containers
 from hwmatrix.host.containers import Limits, Mount, prepare_writable, running
-from hwmatrix.host.engine import Engine, connect
 from hwmatrix.host.images import image_tag
 from hwmatrix.records import Backend, Isolation
 from hwmatrix.runner import landlock
@@ -27,6 +25,8 @@ from hwmatrix.runner import landlock
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from hwmatrix.host.engine import Engine
 
 pytestmark = pytest.mark.containers
 
@@ -52,16 +52,6 @@ print(json.dumps({
     "out": fails(lambda: open("/tmp/file", "w")),
 }))
 """
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    try:
-        return connect(dict(os.environ))
-    except EngineError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"these tests must run in CI: {error}")
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

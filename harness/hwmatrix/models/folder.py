@@ -1,7 +1,7 @@
 """Self-verifying folders: every file listed with its size and SHA-256, written to a temporary folder, then renamed.
 
-:func:`replacing` makes one; its last file is the manifest (:func:`describe`). To read one, call :func:`check` with its
-manifest.
+:func:`replacing` makes one; its last file is the manifest (:func:`describe`). To read one, call
+:func:`check` with its manifest.
 """
 
 from __future__ import annotations
