@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import psutil
 
@@ -25,11 +26,12 @@ class Scene:
         commands = {}
         for process in psutil.process_iter():
             try:
-                commands[process] = process.cmdline()
-            except psutil.Error:  # it has just ended, or is somebody else's
+                if pid_namespace(process.pid) == pid_namespace(os.getpid()):  # a container beside this run has a browser of its own
+                    commands[process] = process.cmdline()
+            except (psutil.Error, OSError):  # it has just ended, or is somebody else's
                 continue
         # The runner has forked its child, so that both have the same command.
-        children = [process for process, command in commands.items() if plan in command and commands.get(process.parent()) == command]
+        children = [process for process, command in commands.items() if plan in command and commands.get(parent_of(process)) == command]
         self.cell = children[0] if children else None
         self.gpu = next((process for process, command in commands.items() if "--type=gpu-process" in command), None)
         self.browser = next((process for process, command in commands.items() if is_browser(command)), None)
@@ -38,7 +40,22 @@ class Scene:
         self.page = max(pages, key=used_s, default=None)
 
     def _is_new(self, process: psutil.Process) -> bool:
-        return self.cell is not None and process.create_time() >= self.cell.create_time()
+        try:
+            return self.cell is not None and process.create_time() >= self.cell.create_time()
+        except psutil.NoSuchProcess:
+            return False
+
+
+def pid_namespace(pid: int) -> str:
+    return str(Path(f"/proc/{pid}/ns/pid").readlink())
+
+
+def parent_of(process: psutil.Process) -> psutil.Process | None:
+    """The parent of a process; None of one that has ended."""
+    try:
+        return process.parent()
+    except psutil.NoSuchProcess:
+        return None
 
 
 def is_browser(command: list[str]) -> bool:
@@ -46,8 +63,11 @@ def is_browser(command: list[str]) -> bool:
 
 
 def used_s(process: psutil.Process | None) -> float:
-    """CPU seconds of a process; none of one that is not there."""
-    return sum(process.cpu_times()[:2]) if process is not None else 0.0
+    """CPU seconds of a process; none of one that is not there, or not any more."""
+    try:
+        return sum(process.cpu_times()[:2]) if process is not None else 0.0
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 def main(who: str, plan: str) -> None:
