@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import pydantic
 
+from hwmatrix.basics.memory import without_collection
 from hwmatrix.errors import StoreError
 from hwmatrix.records.plans import PLAN_SCHEMA, Plan
 
@@ -27,7 +28,8 @@ def from_json(kind: type[Record], text: str | bytes, *, where: str) -> Record:
         StoreError: the text is not such a record. ``where`` names the file in the message.
     """
     try:
-        return _adapter(kind).validate_json(text)  # type: ignore[no-any-return]
+        with without_collection():
+            return _adapter(kind).validate_json(text)  # type: ignore[no-any-return]
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         at = ".".join(str(part) for part in first["loc"])
@@ -37,7 +39,7 @@ def from_json(kind: type[Record], text: str | bytes, *, where: str) -> Record:
 
 @dataclasses.dataclass(frozen=True)
 class _Versioned:
-    """A plan of any version, without its content, which may have many megabytes."""
+    """The version of a plan that this version cannot read."""
 
     schema: Any = None
 
@@ -50,9 +52,15 @@ def plan_from_json(text: str | bytes, *, where: str) -> Plan:
     """
     advice = "Start a new run without --resume."
     try:
-        schema = _adapter(_Versioned).validate_json(text).schema
-    except pydantic.ValidationError as error:
-        raise StoreError(f"{where}: not JSON: {error.errors()[0]['msg']}", advice=advice) from error
+        plan = from_json(Plan, text, where=where)
+        schema = plan.schema
+    except StoreError:
+        try:
+            schema = _adapter(_Versioned).validate_json(text).schema
+        except pydantic.ValidationError as error:
+            raise StoreError(f"{where}: not JSON: {error.errors()[0]['msg']}", advice=advice) from error
+        if schema == PLAN_SCHEMA:
+            raise
     if schema != PLAN_SCHEMA:
         raise StoreError(f"{where}: plan version {schema!r}, this hwmatrix reads {PLAN_SCHEMA!r}", advice=advice)
-    return from_json(Plan, text, where=where)
+    return plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,9 +11,10 @@ import duckdb
 
 from hwmatrix.basics.clock import utc_now
 from hwmatrix.basics.files import sha256_of
+from hwmatrix.basics.memory import without_collection
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, Role, plan_from_json
-from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, columns_since
+from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, columns_since, schema
 from hwmatrix.store.confined import confine
 from hwmatrix.store.planned import check_visible, plan_in, put, united
 from hwmatrix.store.rewriting import rewriting
@@ -20,8 +22,6 @@ from hwmatrix.store.sidecar import Sidecar, read_sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-
-    from hwmatrix.records import CellPlan
 
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
@@ -91,12 +91,13 @@ def merge(run_folders: Sequence[Path], database: Path, *, fresh: bool = False) -
         StoreError: a plan or the database itself cannot be read, plans of one run contradict each other, a cell of an accepted shard
             would be in no view, or the disk is full.
     """
-    folders = [(folder, _read_plan(folder)) for folder in dict.fromkeys(run_folders)]
-    files = [
-        _File(path=path, run_id=plan.run_id) for folder, plan in folders for path in sorted((folder / _SHARDS_FOLDER).glob("*.duckdb"))
-    ]
-    with rewriting(database, "the merge", fresh=fresh) as connection:
-        return _merge_into(connection, _plans(connection, folders, database), files, database)
+    with without_collection():
+        folders = [(folder, _read_plan(folder)) for folder in dict.fromkeys(run_folders)]
+        files = [
+            _File(path=path, run_id=plan.run_id) for folder, plan in folders for path in sorted((folder / _SHARDS_FOLDER).glob("*.duckdb"))
+        ]
+        with rewriting(database, "the merge", fresh=fresh) as connection:
+            return _merge_into(connection, _plans(connection, folders, database), files, database)
 
 
 def _plans(connection: duckdb.DuckDBPyConnection, folders: list[tuple[Path, Plan]], database: Path) -> dict[str, Plan]:
@@ -124,6 +125,8 @@ def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], f
     rows = 0
     candidates, known, rejected = _sort_files(connection, plans, files)
     confine(connection, (candidate.file.path for candidate in candidates))
+    for plan in plans.values():
+        put(connection, plan)
     withdrawn = {run_id: set(plan.withdrawn) for run_id, plan in plans.items()}
     for start in range(0, len(candidates), _BATCH):
         batch = candidates[start : start + _BATCH]
@@ -139,7 +142,8 @@ def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], f
                     rejected.append(candidate.file.rejected(error))
     connection.begin()
     for run_id, plan in plans.items():
-        put(connection, dataclasses.replace(plan, withdrawn=tuple(sorted(withdrawn[run_id]))))
+        if withdrawn[run_id] != set(plan.withdrawn):
+            put(connection, dataclasses.replace(plan, withdrawn=tuple(sorted(withdrawn[run_id]))))
     _list_rejected(connection, rejected, tuple(plans))
     check_visible(connection, plans, where=str(database))
     connection.commit()
@@ -196,10 +200,10 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate], plans:
         versions = _versions(connection, attached)
         connection.begin()
         try:
-            rows = _insert_all(connection, versions, batch)
-            for alias, candidate in attached.items():
-                run_id = candidate.sidecar.run_id
-                withdrawn[run_id] |= _unplanned(connection, alias, versions[alias], plans[run_id], withdrawn[run_id])
+            rows = _insert_all(connection, versions, attached)
+            for alias, missing in _unplanned(connection, attached, versions).items():
+                run_id = attached[alias].sidecar.run_id
+                withdrawn[run_id] |= _checked_unplanned(connection, alias, plans[run_id], missing - withdrawn[run_id])
             connection.commit()
         except BaseException:
             connection.rollback()
@@ -210,34 +214,45 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate], plans:
             connection.execute(f"DETACH {alias}")
 
 
-def _unplanned(connection: duckdb.DuckDBPyConnection, alias: str, version: str, plan: Plan, withdrawn: set[str]) -> set[str]:
-    """The keys of a shard's cells that are no longer in its run's plan, because a later matrix.yaml changed the plan."""
-    tokens = "0" if "new_tokens" in columns_since(version) else "coalesce(new_tokens, 0)"
-    columns = ", ".join(("cell_key", "run_id", *_IDENTITY[:-1], tokens))
-    found = connection.execute(f"SELECT {columns} FROM {alias}.cells WHERE role = ?", [Role.MODEL.value]).fetchall()  # noqa: S608
-    foreign = sorted(key for key, run_id, *_ in found if run_id != plan.run_id)
-    if foreign:
-        raise _RefusedError(f"it has cells of another run: {_abbreviated(foreign)}")
-    missing: set[str] = set()
-    for key, _, *ran in found:
-        try:
-            _check_identity(plan.cell(key), ran)
-        except KeyError:
-            missing.add(key)
-    missing -= withdrawn
-    run_from = connection.execute(f"SELECT matrix_sha256 FROM {alias}.runs").fetchone()  # noqa: S608
-    if missing and run_from == (plan.matrix_sha256,):
-        raise _RefusedError(f"no plan of its run contains its cells {_abbreviated(sorted(missing))}")
+def _unplanned(connection: duckdb.DuckDBPyConnection, attached: dict[str, _Candidate], versions: dict[str, str]) -> dict[str, set[str]]:
+    """The keys of the cells of these shards that their run's plan does not have, by the names under which the shards are attached.
+
+    A shard is refused if a cell is of another run, or ran with other settings than its plan has: one of the two was damaged.
+    """
+    executed = " UNION ALL ".join(_executed(alias, attached[alias].sidecar.run_id, version) for alias, version in versions.items())
+    differs = " OR ".join(f"e.{name} IS DISTINCT FROM p.{name}" for name in _IDENTITY)
+    columns = ", ".join(f"{place}.{name}" for name in _IDENTITY for place in "ep")
+    found = connection.execute(
+        f"SELECT e.alias, e.run_id IS DISTINCT FROM e.own_run, p.cell_key IS NULL, e.cell_key, {columns} FROM ({executed}) e "  # noqa: S608
+        f"LEFT JOIN planned p ON p.run_id = e.own_run AND p.cell_key = e.cell_key WHERE e.run_id IS DISTINCT FROM e.own_run OR {differs}"
+    ).fetchall()
+    missing: dict[str, set[str]] = {}
+    for alias, foreign, unknown, key, *values in sorted(found, key=lambda row: row[3]):
+        if foreign:
+            keys = sorted(row[3] for row in found if row[:2] == (alias, True))
+            raise _RefusedError(f"it has cells of another run: {_abbreviated(keys)}")
+        if not unknown:
+            pairs = zip(_IDENTITY, values[::2], values[1::2], strict=True)
+            name, ran, asked = next(each for each in pairs if each[1] != each[2])
+            raise _RefusedError(f"its cell {key} has the {name} {ran}, but {asked} in the plan")
+        missing.setdefault(alias, set()).add(key)
     return missing
 
 
-def _check_identity(cell: CellPlan, ran: Sequence[object]) -> None:
-    """Refuse a shard whose cell ran with other settings than its plan has: one of the two was damaged."""
-    settings = cell.settings
-    planned = (cell.model, cell.size, cell.target, settings.dtype, settings.batch, settings.sequence_length, settings.threads)
-    for name, asked, executed in zip(_IDENTITY, (*planned, settings.new_tokens), ran, strict=True):
-        if asked != executed:
-            raise _RefusedError(f"its cell {cell.key} has the {name} {executed}, but {asked} in the plan")
+def _executed(alias: str, run_id: str, version: str) -> str:
+    """A query for what a shard executed; ``own_run`` is its run."""
+    tokens = "0" if "new_tokens" in columns_since(version) else "coalesce(new_tokens, 0)"
+    columns = ", ".join(("cell_key", "run_id", *_IDENTITY[:-1]))
+    own = run_id.replace("'", "''")
+    source = f"FROM {alias}.cells WHERE role = '{Role.MODEL}'"
+    return f"SELECT '{alias}' AS alias, '{own}' AS own_run, {columns}, {tokens} AS new_tokens {source}"
+
+
+def _checked_unplanned(connection: duckdb.DuckDBPyConnection, alias: str, plan: Plan, missing: set[str]) -> set[str]:
+    """Return these cells of a shard that its run's plan does not have, if a later matrix.yaml explains that; else refuse the shard."""
+    if missing and connection.execute(f"SELECT matrix_sha256 FROM {alias}.runs").fetchone() == (plan.matrix_sha256,):  # noqa: S608
+        raise _RefusedError(f"no plan of its run contains its cells {_abbreviated(sorted(missing))}")
+    return missing
 
 
 def _abbreviated(keys: list[str]) -> str:
@@ -263,34 +278,34 @@ def _versions(connection: duckdb.DuckDBPyConnection, aliases: Collection[str]) -
     return versions
 
 
-def _insert_all(connection: duckdb.DuckDBPyConnection, versions: dict[str, str], batch: list[_Candidate]) -> int:
+def _insert_all(connection: duckdb.DuckDBPyConnection, versions: dict[str, str], attached: dict[str, _Candidate]) -> int:
     rows = 0
-    for table, columns in _columns(connection).items():
-        selects = " UNION ALL ".join(_select(alias, table, columns, version) for alias, version in versions.items())
-        ((inserted,),) = connection.execute(f"INSERT INTO {table} ({', '.join(columns)}) {selects}").fetchall()
-        promised = sum(candidate.sidecar.counts[table] for candidate in batch)
+    for table, names in _columns().items():
+        selects = " UNION ALL ".join(_select(alias, table, names, version, attached[alias]) for alias, version in versions.items())
+        ((inserted,),) = connection.execute(f"INSERT INTO {table} ({', '.join(names)}) {selects}").fetchall()
+        promised = sum(candidate.sidecar.counts[table] for candidate in attached.values())
         if inserted != promised:
             raise _RefusedError(f"its table {table} holds {inserted} rows, its sidecar says {promised}")
         rows += promised
-    for candidate in batch:
-        connection.execute("UPDATE shards SET sha256 = ? WHERE shard_id = ?", [candidate.sidecar.sha256, candidate.sidecar.shard_id])
     return rows
 
 
-def _select(alias: str, table: str, columns: list[str], version: str) -> str:
-    """A query for a shard's rows of a table, with NULL in the columns that its version does not have."""
-    missing = columns_since(version) if table == "cells" else frozenset()
-    wanted = ", ".join(f"NULL AS {column}" if column in missing else column for column in columns)
+def _select(alias: str, table: str, columns: list[str], version: str, candidate: _Candidate) -> str:
+    """A query for a shard's rows of a table, with NULL in the columns that its version does not have, and the SHA-256 of the file."""
+    given = dict.fromkeys(columns_since(version), "NULL") if table == "cells" else {}
+    if table == "shards":
+        given = {"sha256": f"'{candidate.sidecar.sha256}'"}
+    wanted = ", ".join(f"{given[column]} AS {column}" if column in given else column for column in columns)
     return f"SELECT {wanted} FROM {alias}.{table}"  # noqa: S608 - names of the schema
 
 
-def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
+@functools.cache
+def _columns() -> dict[str, list[str]]:
     """The names of the columns of each copied table: shards of the same schema may have them in another order."""
-    found = connection.execute(
-        "SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns() "
-        "WHERE database_name = current_database() GROUP BY table_name"
-    )
-    columns = dict(found.fetchall())
+    with duckdb.connect() as connection:
+        connection.execute(schema())
+        found = connection.execute("SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns() GROUP BY table_name")
+        columns = dict(found.fetchall())
     return {table: columns[table] for table in COPIED}
 
 

@@ -57,8 +57,8 @@ class ShardIdentity:
     warm_up_ms: float | None
 
 
-def insert_run(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
-    """Add this plan's row to ``runs``."""
+def insert_run(connection: duckdb.DuckDBPyConnection, plan: Plan, text: str | None = None) -> None:
+    """Add this plan's row to ``runs``. ``text`` is the plan as JSON, if it is there already."""
     _insert(
         connection,
         "runs",
@@ -70,7 +70,7 @@ def insert_run(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
             "matrix_sha256": plan.matrix_sha256,
             "commit_id": plan.commit,
             "isolation": plan.isolation.value,
-            "plan": to_json(plan),
+            "plan": text if text is not None else to_json(plan),
         },
     )
 
