@@ -19,7 +19,7 @@ from hwmatrix.cli.tables import LEVEL_STYLES
 from hwmatrix.knowledge.measured_cell import TRIED_AND_FAILED
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Execution, Status
-from hwmatrix.report import adapted, grid, numbers, origins
+from hwmatrix.report import adapted, compilation, grid, numbers, origins
 from hwmatrix.report.settings import tokens
 from hwmatrix.report.why import WhyDocument, explain
 from hwmatrix.store.reading import database_at
@@ -109,6 +109,10 @@ def _measurement_lines(cell: CellRow) -> Iterator[tuple[str, str]]:
         yield (f"  given:      {plain(', '.join(cell.inputs))}{only}", "")
     if cell.on_target is not None:
         yield (f"  placement:  {numbers.percent(cell.on_target)} on the target; {plain(cell.placement_detail or '')}", "")
+    compiled = compilation.sentence(cell)
+    if compiled is not None:
+        yield (f"  compiled:   {compiled}", "")
+        yield from ((f"    | {plain(reason)}", "dim") for reason in cell.break_reasons or ())
     if cell.precision is not None:
         yield (f"  precision:  {cell.precision.value}, as the runtime reports", "")
     if cell.relative_error is not None:

@@ -52,6 +52,7 @@ class Limits:
     cpus: float | None = None
     cpuset: str | None = None
     tmp_mb: int = 1024
+    executable_tmp: bool = False
 
 
 class RunningContainer:
@@ -193,6 +194,7 @@ def _options(engine: Engine, *, limits: Limits, mounts: tuple[Mount, ...], devic
     missing = [str(mount.source) for mount in mounts if not mount.source.exists()]
     if missing:
         raise EngineError(f"cannot be mounted, because it does not exist: {', '.join(missing)}")
+    executable = "exec" if limits.executable_tmp else "noexec"
     return {
         "user": container_user(engine),
         "network_mode": "none",
@@ -200,8 +202,8 @@ def _options(engine: Engine, *, limits: Limits, mounts: tuple[Mount, ...], devic
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "init": True,  # reaps orphans and forwards signals, which the runner as process 1 would not do
-        # noexec works: the CPU just-in-time compilers of PyTorch and OpenVINO map anonymous memory, and need no executable file there.
-        "tmpfs": {"/tmp": f"rw,nosuid,nodev,noexec,mode=1777,size={limits.tmp_mb}m"},  # noqa: S108 - the container's
+        # noexec mostly works: oneDNN's and OpenVINO's just-in-time compilers map anonymous memory. TorchInductor loads what g++ wrote.
+        "tmpfs": {"/tmp": f"rw,nosuid,nodev,{executable},mode=1777,size={limits.tmp_mb}m"},  # noqa: S108 - the container's
         "mounts": [BindMount(target=m.target, source=str(m.source.absolute()), type="bind", read_only=m.read_only) for m in mounts],
         "mem_limit": f"{limits.memory_mb}m",
         "memswap_limit": f"{limits.memory_mb}m",

@@ -166,6 +166,7 @@ class ContainerExecutor:
         for folder in (job.out, job.cache) if making else (job.out,):
             containers.prepare_writable(folder, self._engine)
         arguments = (job.work, *(part for name, path in _IN_CONTAINER.items() for part in _flag(name, path)), *job.arguments)
+        spec = self._workshop.spec.targets[job.target]
         mounts = (
             containers.Mount(source=job.plan_dir, target=_IN_CONTAINER["plan"]),
             containers.Mount(source=job.cache, target=_IN_CONTAINER["cache"], read_only=not making),
@@ -176,6 +177,7 @@ class ContainerExecutor:
             memory_mb=container_mb(job.memory_mb, job.at_once),
             pids=PIDS * job.at_once,
             tmp_mb=PIECE_MB * job.at_once,
+            executable_tmp=descriptor_of(spec.backend).compiling(spec.options),
             cpuset=job.cpuset,
         )
         with containers.running(
@@ -184,8 +186,8 @@ class ContainerExecutor:
             argv=arguments,
             limits=limits,
             mounts=mounts,
-            devices=() if making else self._workshop.spec.targets[job.target].devices,
-            gpus=not making and self._workshop.spec.targets[job.target].gpus,
+            devices=() if making else spec.devices,
+            gpus=not making and spec.gpus,
             name=job.target,
         ) as container:
             with self._lock:

@@ -33,6 +33,7 @@ TABLE: Final[dict[str, str]] = {
     Backend.WEBGPU: "hwmatrix.targets.browser.descriptors:WEBGPU",
     Backend.WEBNN: "hwmatrix.targets.browser.descriptors:WEBNN",
     Backend.QNN: "hwmatrix.targets.qnn.descriptor:QNN",
+    Backend.INDUCTOR: "hwmatrix.targets.inductor.descriptor:INDUCTOR",
 }
 """The backends of this package and their descriptors."""
 
@@ -116,6 +117,8 @@ class Descriptor:
     ``held_out`` is how many held-out examples of a trained model's task are run, fewer where one takes long. ``generates``: its target
     can generate text with a cache, with the bundle's export of the name ``generation_export``; None: the model itself. ``no_generation``
     says why it cannot: cells that generate are then ``unsupported`` for this reason. With neither, there are no such cells.
+    ``compiles``: models are compiled to native code while they run. Its image has a compiler, containers may execute files in their
+    temporary folder, and its target says how it compiled (``targets/protocol.py``, ``Compiling``).
     ``errors`` is a file with patterns of its errors (``package:file.yaml``, format of faults/catalogue.yaml); they are matched first.
     """
 
@@ -142,6 +145,11 @@ class Descriptor:
     generates: bool = False
     generation_export: str | None = None
     no_generation: str | None = None
+    compiles: bool = False
+
+    def compiling(self, options: Mapping[str, Any]) -> bool:
+        """Return whether a target with these options compiles models to native code while they run; PyTorch's devices do if asked to."""
+        return self.compiles or (self.torch_device is not None and bool(options.get("compile")))
 
     def computes_in(self, dtype: Dtype) -> tuple[Dtype, ...]:
         """Return the precisions in which a cell of this precision may compute: for ``default`` any that the runtime may choose."""

@@ -60,6 +60,11 @@ class Measured:
 
     ``origin`` and the fields after it say where a wrong result begins (:class:`hwmatrix.records.Divergence`).
 
+    Of a model that is compiled while it runs: ``graphs`` is the number of compiled graphs, ``graph_breaks`` how often the compiler gave up
+    in between and left the rest to Python, ``break_reasons`` where and why; with one graph and no break, the model is compiled as a whole.
+    ``recompilations`` is how many graphs later runs with inputs of the same shapes compiled again. ``compile_ms`` is the time of the first
+    run, which compiles with an empty cache, ``cached_compile_ms`` that of one more with the cache which the first one left.
+
     Of a cell that generates: ``prompt_tokens`` are the tokens of the timed prompt. ``ttft_ms`` is the median time to the first token,
     ``tpot_ms`` that per output token after the first, each with its 95 % interval; ``itl_ms`` are the median times between one token and
     the next, by position (docs/measuring.md defines them). ``itl_change_ms`` is by how much they change with the position, from the token
@@ -119,6 +124,12 @@ class Measured:
     diverges_given: Annotated[float | None, Since(schema=5)] = None
     diverges_against: Annotated[str | None, Since(schema=5)] = None
     diverges_detail: Annotated[str | None, Since(schema=5)] = None
+    graphs: Annotated[Count | None, Since(schema=12)] = None
+    graph_breaks: Annotated[Count | None, Since(schema=12)] = None
+    break_reasons: Annotated[tuple[str, ...] | None, Since(schema=12)] = None
+    recompilations: Annotated[Count | None, Since(schema=12)] = None
+    compile_ms: Annotated[Milliseconds | None, Since(schema=12)] = None
+    cached_compile_ms: Annotated[Milliseconds | None, Since(schema=12)] = None
     prompt_tokens: Annotated[Count | None, Since(schema=9)] = None
     ttft_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
     ttft_low_ms: Annotated[Milliseconds | None, Since(schema=9)] = None

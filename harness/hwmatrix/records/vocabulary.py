@@ -17,6 +17,7 @@ class Backend(enum.StrEnum):
     WEBGPU = "webgpu"
     WEBNN = "webnn"
     QNN = "qnn"
+    INDUCTOR = "inductor"
 
 
 class Family(enum.StrEnum):

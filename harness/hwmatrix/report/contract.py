@@ -243,6 +243,23 @@ class GenerationEntry:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class CompilationEntry:
+    """How a model was compiled while it ran. With one graph and no break (``whole``), it is compiled as a whole.
+
+    ``break_reasons`` say where the compiler gave up, and why. ``recompilations`` is how many graphs later runs compiled again.
+    ``compile_ms`` is the time of the first run, with an empty cache, ``cached_compile_ms`` that of one more from the cache.
+    """
+
+    graphs: int
+    whole: bool
+    graph_breaks: int
+    break_reasons: tuple[str, ...]
+    recompilations: int
+    compile_ms: float | None
+    cached_compile_ms: float | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class MemoryEntry:
     """The high-water mark until the first inference ended, what the cell added to it, and the device's own high-water mark, in MiB.
 
@@ -361,6 +378,7 @@ class CellEntry:
     first_ms: float | None
     latency: LatencyEntry | None
     generation: GenerationEntry | None
+    compilation: CompilationEntry | None
     memory: MemoryEntry | None
     outputs: tuple[OutputEntry, ...]
     inputs: tuple[str, ...] | None

@@ -11,9 +11,11 @@ import pydantic
 
 from hwmatrix.records import Status
 from hwmatrix.report import adapted, origins
+from hwmatrix.report.compilation import is_whole
 from hwmatrix.report.contract import (
     AdaptationEntry,
     CellEntry,
+    CompilationEntry,
     ErrorsDocument,
     Evidence,
     GenerationEntry,
@@ -194,6 +196,7 @@ def _cell(cell: CellRow, outputs: Iterable[OutputRow], attempts: Iterable[Attemp
         first_ms=cell.first_ms,
         latency=_latency(cell),
         generation=_generation(cell),
+        compilation=_compilation(cell),
         memory=_memory(cell),
         outputs=tuple(OutputEntry(name=output.name, shape=output.shape, dtype=output.dtype) for output in outputs),
         inputs=cell.inputs,
@@ -277,6 +280,20 @@ def _generation(cell: CellRow) -> GenerationEntry | None:
         first_failing_step=cell.failing_step,
         component=cell.failing_component,
         prompt=cell.failing_prompt,
+    )
+
+
+def _compilation(cell: CellRow) -> CompilationEntry | None:
+    if cell.graphs is None:
+        return None
+    return CompilationEntry(
+        graphs=cell.graphs,
+        whole=is_whole(cell),
+        graph_breaks=cell.graph_breaks or 0,
+        break_reasons=cell.break_reasons or (),
+        recompilations=cell.recompilations or 0,
+        compile_ms=cell.compile_ms,
+        cached_compile_ms=cell.cached_compile_ms,
     )
 
 

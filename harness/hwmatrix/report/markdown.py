@@ -14,6 +14,7 @@ from hwmatrix.basics import escape, templates
 from hwmatrix.records import Execution, Status
 from hwmatrix.report import adapted, choosing, grid, numbers, origins
 from hwmatrix.report.causes import grouped
+from hwmatrix.report.compilation import compilations
 from hwmatrix.report.failures import failures
 from hwmatrix.report.groups import blocked_of, groups_of
 from hwmatrix.report.packing import LONGEST_TEXT, fitting
@@ -97,6 +98,7 @@ def matrix_md(rows: ReportRows) -> str:
         topics=grouped(failures(rows)),
         example=next((cell for cell in rows.cells if cell.command), None),
         attempts=adapted.paired(rows),
+        compiled=compilations(rows.cells),
     )
 
 

@@ -24,6 +24,7 @@ _ADDED: Final = {
     9: "generation",
     10: "generation by prompt length",
     11: "how the time between tokens changes",
+    12: "how models were compiled",
 }
 """What a version of the schema added, as docs/storage.md lists it."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.basics.escape import plain
 from hwmatrix.basics.text import cut
 from hwmatrix.records import Execution, Level, Stage, Status
-from hwmatrix.report import adapted, grid, numbers, origins
+from hwmatrix.report import adapted, compilation, grid, numbers, origins
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.failures import cell_error
 from hwmatrix.report.packing import LONGEST_TEXT, fitting, rounded, table
@@ -100,6 +100,8 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "held_out_error": lambda cell: rounded(cell.quality_error),
     "task_detail": lambda cell: text(cell.quality_detail),
     "method": lambda cell: text(cell.method),
+    "compiled": lambda cell: text(compilation.sentence(cell)),
+    "breaks": lambda cell: text("\n".join(cell.break_reasons)) if cell.break_reasons else None,
     "load_ms": lambda cell: rounded(cell.load_ms),
     "prepare_ms": lambda cell: rounded(cell.prepare_ms),
     "peak_mb": lambda cell: rounded(cell.peak_mb),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import traceback
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from hwmatrix.targets.protocol import Target, target_class
 
 if TYPE_CHECKING:
     from hwmatrix.runner.job import Send
+    from hwmatrix.targets.protocol import Compiling
 
 _WRONG_NUMBERS: Final = frozenset({"mismatch", "non_finite_output", "missing_output"})
 """Error types whose origin between the model's inputs and outputs can be traced."""
@@ -106,6 +107,7 @@ def _run_stages(job: CellJob, progress: Progress) -> End:
     method, prepare_ms = timed(lambda: target.prepare(inputs))
     reported = target.precision()
     progress.found(method=method, prepare_ms=prepare_ms, precision=reported)
+    _found_compiled(job, target, progress, again=False)
     dtype = judged_in(job, reported)
     meter.loaded()
 
@@ -132,13 +134,21 @@ def _run_stages(job: CellJob, progress: Progress) -> End:
         if reason is not None:
             judged = verdict.Judgement(status=Status.MISMATCH, error_type="verdict_unreliable", message=reason)
     progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate)
-    if judged.status in {Status.PASS, Status.FALLBACK} and job.rule is not None:
+    rule = job.rule if judged.status in {Status.PASS, Status.FALLBACK} else None
+    if rule is not None:
         progress.enter(Stage.MEASURE)
-        _time(target, job.rule, job.cell.settings.threads, progress)
+        _time(target, rule, job.cell.settings.threads, progress)
+    _found_compiled(job, target, progress, again=rule is not None)
     last = target.device_use()
     progress.found(device_processes=last.other_processes if last else None)
     problem = error(judged.error_type, judged.message or "") if judged.error_type is not None else None
     return End(status=judged.status, error=problem, target=target, bundle=bundle, tolerance=allowance.tolerance)
+
+
+def _found_compiled(job: CellJob, target: Target, progress: Progress, *, again: bool) -> None:
+    """Send how a model was compiled, of a target that compiles."""
+    if descriptor_of(job.target.backend).compiling(job.target.options):
+        progress.found(**dataclasses.asdict(cast("Compiling", target).compilation(again=again)))
 
 
 def _quality(target: Target, bundle: bundles.Bundle, most: int) -> tuple[quality.Quality | None, parity.Comparison | None]:

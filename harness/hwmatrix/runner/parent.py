@@ -184,9 +184,10 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
     )
     reserves = target_class(order.target.backend).reserves_address_space
     writable = () if order.plan.isolation_of(order.target.name) is Isolation.CONTAINER else None
-    if service is not None:  # the model runs in that process, whose memory a restricted child could not read
+    elsewhere = service is not None and "process" in service
+    if elsewhere:  # the model runs in that process, whose memory a restricted child could not read
         writable = None
-    on_cpu = service is None and descriptor_of(order.target.backend).on_cpu(job.target.options)
+    on_cpu = not elsewhere and descriptor_of(order.target.backend).on_cpu(job.target.options)
     cores = apart(cell.settings.threads) if order.plan.timing and on_cpu else None
     work = functools.partial(execute, job)
     return run_forked(work, limits=cell.limits, reserves_address_space=reserves, closing=closing, writable=writable, cores=cores)

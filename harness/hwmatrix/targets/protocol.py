@@ -41,6 +41,22 @@ class DeviceUse:
     other_processes: int | None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compilation:
+    """How a model was compiled while it ran, by the fields of :class:`hwmatrix.records.measured.Measured` with these names."""
+
+    graphs: int
+    graph_breaks: int
+    break_reasons: tuple[str, ...]
+    recompilations: int
+    compile_ms: float
+    cached_compile_ms: float | None = None
+
+    def with_later(self, *, recompilations: int, cached_compile_ms: float | None) -> Compilation:
+        """Return it with what later runs showed."""
+        return dataclasses.replace(self, recompilations=recompilations, cached_compile_ms=cached_compile_ms)
+
+
 class Service(Protocol):
     """A process that cells share, such as a browser. The warm parent or each worker starts it, and restarts it if it died."""
 
@@ -129,6 +145,16 @@ class Target(Protocol):
 
         Called last, and only if a cell's outputs differ. It may build what it needs again. Returns None if the backend cannot do this.
         Whatever it raises, and even if it kills the process, the verdict stands.
+        """
+
+
+class Compiling(Target, Protocol):
+    """A target that compiles models to native code while they run. Its descriptor says so (:meth:`Descriptor.compiling`)."""
+
+    def compilation(self, *, again: bool) -> Compilation:
+        """How the model was compiled, with the recompilations of all runs so far.
+
+        ``again``: measure also how long it takes with a warm cache (``cached_compile_ms``). Called after ``prepare``, and again at the end.
         """
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,12 @@ def test_a_container_has_minimal_privileges(tmp_path: Path) -> None:
     assert [(mount["Target"], mount["ReadOnly"]) for mount in options["mounts"]] == [("/out", False), ("/in", True)]
     assert options["devices"] == []
     assert "privileged" not in options
+
+
+def test_only_a_target_that_compiles_can_execute_what_it_wrote() -> None:
+    limits = dataclasses.replace(LIMITS, executable_tmp=True)
+    options = containers._options(engine(), limits=limits, mounts=(), devices=(), gpus=False)
+    assert options["tmpfs"][TMP].split(",")[:4] == ["rw", "nosuid", "nodev", "exec"]
 
 
 def test_a_device_comes_with_its_group() -> None:

@@ -34,6 +34,7 @@ CELL_KEYS = [
     "first_ms",
     "latency",
     "generation",
+    "compilation",
     "memory",
     "outputs",
     "inputs",

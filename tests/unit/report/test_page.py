@@ -204,7 +204,8 @@ def test_a_page_of_one_cell(tmp_path: Path) -> None:
     assert document["cells"]["key"] == {"same": "bert/cpu"}
 
 
-SINCE_11 = "how the time between tokens changes"
+SINCE_12 = "how models were compiled"
+SINCE_11 = f"how the time between tokens changes, {SINCE_12}"
 SINCE_10 = f"generation by prompt length, {SINCE_11}"
 SINCE_8 = f"the quality of models on their tasks, generation, {SINCE_10}"
 SINCE_6 = f"whose memory was measured, adaptations of failed cells, {SINCE_8}"
@@ -220,7 +221,8 @@ SINCE_6 = f"whose memory was measured, adaptations of failed cells, {SINCE_8}"
         ("8", f"it lacks generation, {SINCE_10}."),
         ("9", f"it lacks {SINCE_10}."),
         ("10", f"it lacks {SINCE_11}."),
-        ("11", None),
+        ("11", f"it lacks {SINCE_12}."),
+        ("12", None),
     ],
 )
 def test_a_page_names_what_an_older_schema_lacks(tmp_path: Path, version: str, lacking: str | None) -> None:

@@ -242,7 +242,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other_shard_version": (lambda path: edit_sidecar(path, schema="hwmatrix/shard/9"), "its version is 'hwmatrix/shard/9'"),
     "other_schema_version": (
         lambda path: change(path, "UPDATE meta SET value = '99'"),
-        "its schema is version 99, this hwmatrix reads 11: run the target again",
+        "its schema is version 99, this hwmatrix reads 12: run the target again",
     ),
     "no_schema_version": (lambda path: change(path, "DELETE FROM meta"), "its schema is version none"),
     "fewer_rows": (lambda path: change(path, "DELETE FROM samples"), "its table samples holds 0 rows, its sidecar says 80"),
@@ -369,7 +369,7 @@ def test_a_database_of_another_version_is_refused_with_advice(run: Path, merged:
     change_version = "UPDATE meta SET value = '99' WHERE key = 'schema_version'"
     with duckdb.connect(str(merged)) as connection:
         connection.execute(change_version)
-    with pytest.raises(StoreError, match="schema version 99, this hwmatrix reads 11") as caught:
+    with pytest.raises(StoreError, match="schema version 99, this hwmatrix reads 12") as caught:
         merge([run], merged)
     assert "Merge the shards into a new file" in caught.value.advice
 
@@ -387,7 +387,9 @@ QUALITY = ("_metric", "", "_reference", "_low", "_high", "_agreement", "_kl", "_
 SINCE_8 = ["loss", "excess", "approximate", *(f"quality{part}" for part in QUALITY)]
 SINCE_9 = [column.name for column in measured_columns() if column.since == 9]
 SINCE_10 = [column.name for column in measured_columns() if column.since == 10]
-WITHOUT_10 = "; ".join(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_10)
+SINCE_12 = [column.name for column in measured_columns() if column.since == 12]
+WITHOUT_12 = "; ".join(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_12)
+WITHOUT_10 = "; ".join([WITHOUT_12, *(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_10)])
 WITHOUT_9 = "; ".join(
     [
         WITHOUT_10,
@@ -412,6 +414,7 @@ OLDER = {
     "7": WITHOUT_8,
     "8": WITHOUT_9,
     "9": WITHOUT_10,
+    "11": WITHOUT_12,
 }
 """The columns and tables that a database of an older schema lacks."""
 
@@ -425,7 +428,7 @@ def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path,
     assert merge([run], merged).merged == ()
     with duckdb.connect() as fresh, duckdb.connect(str(merged)) as upgraded:
         assert upgraded.execute("SELECT cell_id, status FROM cells ORDER BY cell_id").fetchall() == before
-        assert upgraded.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchall() == [("11",)]
+        assert upgraded.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchall() == [("12",)]
         fresh.execute(schema())
         what = "table_name, column_name, data_type, is_nullable"
         columns = f"SELECT {what} FROM duckdb_columns() JOIN duckdb_tables() USING (table_name) ORDER BY ALL"  # noqa: S608

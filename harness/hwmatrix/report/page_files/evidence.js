@@ -80,7 +80,7 @@ const Evidence = (() => {
   function stages(cell) {
     if (cell.stage === null) return null;
     const silent = cell.execution === "emulated" && cell.steps;
-    return part("How far it got", Funnel.draw(cell), facts([["Prepared by", cell.method]]),
+    return part("How far it got", Funnel.draw(cell), facts([["Prepared by", cell.method], ["Compiled", cell.compiled], ["Graph breaks", cell.breaks]]),
       silent && el("p", {class: "hint"}, "The emulator's times say nothing about speed, and are not shown."));
   }
 

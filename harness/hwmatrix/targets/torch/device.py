@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
-    from hwmatrix.targets.protocol import Arrays, DeviceUse, OnStep
+    from hwmatrix.targets.protocol import Arrays, Compilation, DeviceUse, OnStep, Service
+    from hwmatrix.targets.torch.compiling import Compiled
 
 
 _COMPILERS: Final = ("cc", "gcc", "clang")
@@ -43,6 +44,7 @@ class TorchDevice:
         self._dtype: torch.dtype = getattr(torch, settings.dtype.value)
         self._model: torch.nn.Module | None = None
         self._call: Callable[..., Any] | None = None
+        self._compiled: Compiled | None = None
         self._inputs: dict[str, Any] = {}
         self._result: dict[str, torch.Tensor] = {}
         self._cache: Any = None
@@ -53,8 +55,9 @@ class TorchDevice:
         preload_torch(model_classes)
 
     @staticmethod
-    def service(options: Mapping[str, Any]) -> None:
+    def service(options: Mapping[str, Any]) -> Service | None:  # noqa: ARG004 - of the protocol
         """Return None: cells share nothing."""
+        return None
 
     def load(self, bundle: Bundle) -> int:
         """Load from safetensors with ``from_pretrained`` into host memory. Return the number of parameters."""
@@ -67,7 +70,7 @@ class TorchDevice:
         self._call = self._model.to(self.device)
         self._inputs |= call_options(self._model)
         self._inputs |= self._placed(inputs)
-        way = self._compile() if self._options.get("compile") else "torch eager mode"
+        way = self._compile() if self._compiles else "torch eager mode"
         attention = getattr(self._model.config, "_attn_implementation", None)
         return f"{way}, {attention} attention" if attention else way
 
@@ -83,18 +86,31 @@ class TorchDevice:
         tensors = {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
         return {name: tensor.to(self._dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
+    @property
+    def _compiles(self) -> bool:
+        """Whether the model is compiled."""
+        return bool(self._options.get("compile"))
+
     def _compile(self) -> str:
-        """Compile for exactly these shapes. Counts the graph breaks, which leave parts of a model to Python."""
-        from torch._dynamo.utils import counters
+        """Compile for exactly these shapes.
+
+        Raises:
+            UnsupportedError: there is no compiler.
+        """
+        from hwmatrix.targets.torch.compiling import Compiled
 
         if not any(shutil.which(name) for name in _COMPILERS):
             message = "torch.compile needs a C compiler for the code it generates, and none was found: install gcc or clang"
             raise UnsupportedError(message, needs=("C compiler",), error_type="compiler_missing")
-        self._call = torch.compile(self._model, dynamic=False)
-        counters.clear()
-        self.run()
-        breaks = sum(counters["graph_break"].values())
-        return f"torch.compile (inductor, {breaks} graph break{'' if breaks == 1 else 's'})"
+        assert self._model is not None  # noqa: S101 - the order of the protocol
+        self._call = self._compiled = Compiled(self._model)
+        self._compiled.compile(self.run)
+        return "torch.compile (inductor)"
+
+    def compilation(self, *, again: bool) -> Compilation:
+        """How the model was compiled."""
+        assert self._compiled is not None  # noqa: S101 - only if it compiles
+        return self._compiled.compilation(self.run if again else None)
 
     def run(self) -> Any:
         """Run one forward pass, on a synchronous device."""
@@ -144,7 +160,7 @@ class TorchDevice:
             UnsupportedError: the target compiles its models.
         """
         assert self._model is not None  # noqa: S101 - the order of the protocol
-        if self._options.get("compile"):
+        if self._compiles:
             message = "hwmatrix does not generate with torch.compile: remove the option `compile` of this target"
             raise UnsupportedError(message, needs=("torch.compile",), error_type="generation_unsupported")
         self._model.to(self.device)

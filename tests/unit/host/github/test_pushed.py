@@ -31,6 +31,7 @@ def test_the_images_that_a_release_pushes() -> None:
         "cpu",
         "openvino",
         "onnxruntime",
+        "inductor",
         "cuda",
         "rocm",
         "webgpu",

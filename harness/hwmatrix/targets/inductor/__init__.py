@@ -1,0 +1,1 @@
+"""TorchInductor: models compiled by ``torch.compile`` into C++ for this machine's CPU."""

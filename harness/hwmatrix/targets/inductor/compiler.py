@@ -1,0 +1,63 @@
+"""What TorchInductor needs: PyTorch, and the C++ compiler that it would call."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from hwmatrix.errors import UnavailableError
+
+_COMPILERS: Final = ("g++", "clang++")
+_TIMEOUT_S: Final = 10
+
+
+def found() -> str | None:
+    """Return the path of the C++ compiler: that of the variable ``CXX``, or the first of g++ and clang++; None if there is none."""
+    return next((path for name in (os.environ.get("CXX"), *_COMPILERS) if name and (path := shutil.which(name))), None)
+
+
+def detect() -> tuple[str, dict[str, Any]]:
+    """Return the versions of PyTorch and of the compiler, without importing PyTorch.
+
+    Raises:
+        UnavailableError: as :func:`installed`.
+    """
+    name, facts = installed()
+    return name, facts | {"compiler": _version_of(facts["compiler"])}
+
+
+def installed() -> tuple[str, dict[str, Any]]:
+    """Return the version of PyTorch and the path of the compiler, without calling it.
+
+    Raises:
+        UnavailableError: PyTorch (``missing_package``), a compiler or Python's headers (``compiler_missing``) are not installed.
+    """
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError as error:
+        raise UnavailableError("the package torch is not installed", error_type="missing_package") from error
+    path = found()
+    if path is None:
+        message = "TorchInductor compiles C++ for this machine, and there is no compiler: install g++ or clang++"
+        raise UnavailableError(message, error_type="compiler_missing")
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        message = f"TorchInductor needs Python's headers, and {sysconfig.get_path('include')} has no Python.h: install libpython3-dev"
+        raise UnavailableError(message, error_type="compiler_missing")
+    return f"TorchInductor {version}", {"version": version, "compiler": path}
+
+
+def _version_of(path: str) -> str:
+    """Return a compiler's name and version; its path if it does not say."""
+    try:
+        told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return path
+    first = told.partition("\n")[0]
+    number = re.search(r"\d+\.\d+(\.\d+)?", first.rpartition(")")[2]) or re.search(r"\d+\.\d+(\.\d+)?", first)
+    return f"{Path(path).name} {number[0]}" if number else path

@@ -1,0 +1,118 @@
+"""TorchInductor on the CPU: each cell compiles with an empty cache of its own, so that its compile time does not depend on the others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.basics.processes import living, own_mark
+from hwmatrix.errors import UnavailableError
+from hwmatrix.records import Placement
+from hwmatrix.targets.inductor import compiler
+from hwmatrix.targets.torch.cpu import TorchCpu
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hwmatrix.records import Settings
+
+_FOLDER: Final = "folder"
+_PREFIX: Final = "hwmatrix-inductor-"
+_OWNER: Final = "owner.pid"
+_CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
+"""PyTorch's variable for the folder of its compiled code."""
+_THREADS: Final = "TORCHINDUCTOR_COMPILE_THREADS"
+
+
+class Inductor(TorchCpu):
+    """The model, compiled."""
+
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
+        super().__init__(settings=settings, options=options, service=service)
+        self._service = service
+
+    @property
+    def _compiles(self) -> bool:
+        """Always."""
+        return True
+
+    @staticmethod
+    def preload(model_classes: Sequence[str]) -> None:
+        """Import the compiler, too. It compiles in the cell's own process, and not in a pool of others that each import PyTorch."""
+        os.environ[_THREADS] = "1"
+        TorchCpu.preload(model_classes)
+        import torch._inductor.codegen.cpp
+        import torch._inductor.compile_fx  # noqa: F401
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> Workplace:  # noqa: ARG004 - the same for all
+        """Return the folder in which cells compile."""
+        return Workplace()
+
+    def check(self) -> str:
+        """Find the compiler, and empty the cell's cache.
+
+        Raises:
+            UnavailableError: there is no compiler.
+        """
+        compiler.installed()
+        if self._service is not None:
+            cache = Path(self._service[_FOLDER]) / "cell"
+            shutil.rmtree(cache, ignore_errors=True)
+            cache.mkdir()
+            os.environ[_CACHE] = str(cache)
+        return super().check()
+
+    def placement(self) -> Placement:
+        """The placement as on the CPU; nothing is on the target if nothing was compiled."""
+        found, compiled = super().placement(), self.compilation(again=False)
+        breaks = f"{compiled.graph_breaks} graph break{'' if compiled.graph_breaks == 1 else 's'}"
+        graphs = f"{compiled.graphs} compiled graph{'' if compiled.graphs == 1 else 's'}"
+        return Placement(on_target=found.on_target if compiled.graphs else 0.0, detail=f"{graphs}, {breaks}; {found.detail}")
+
+
+class Workplace:
+    """A folder for the compiled code of one cell after the other, with what all need: a test of the instruction sets, made once."""
+
+    shares_device = False
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+
+    def start(self) -> Mapping[str, Any]:
+        """Make the folder, and find the instruction sets for which to compile: a short program is compiled for each.
+
+        Raises:
+            UnavailableError: there is no compiler, or it cannot compile that program.
+        """
+        compiler.installed()
+        _remove_leftovers()
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        (self._folder / _OWNER).write_text(own_mark(), encoding="ascii")
+        os.environ[_CACHE] = str(self._folder / "common")
+        from torch._inductor import cpu_vec_isa
+
+        try:
+            cpu_vec_isa.pick_vec_isa()
+        except Exception as error:
+            raise UnavailableError(f"the compiler {compiler.found()} does not work: {error}", error_type="compiler_missing") from error
+        return {_FOLDER: str(self._folder)}
+
+    def alive(self) -> bool:
+        """Whether the folder is there."""
+        return self._folder is not None and self._folder.is_dir()
+
+    def stop(self) -> None:
+        """Remove the folder."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _remove_leftovers() -> None:
+    """Remove the folders of processes that were killed."""
+    for owner in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_OWNER}"):
+        if living(owner.read_text(encoding="ascii")) is None:
+            shutil.rmtree(owner.parent, ignore_errors=True)

@@ -1,0 +1,116 @@
+"""The compiler that TorchInductor needs, and the folder in which cells compile."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwmatrix.errors import UnavailableError
+from hwmatrix.records.backends import descriptor_of
+from hwmatrix.targets.inductor import compiler
+
+
+def program(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="ascii")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def torch_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """PyTorch 2.13.0, Python's headers, and compilers whose files contain what they say of their version."""
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: {"torch": "2.13.0"}[name])
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert command[1:] == ["--version"]
+        return subprocess.CompletedProcess(command, 0, stdout=Path(command[0]).read_text(encoding="ascii"))
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
+@pytest.mark.usefixtures("torch_here")
+@pytest.mark.parametrize(
+    ("name", "told", "version"),
+    [
+        ("g++", "g++ (Debian 12.2.0-14+deb12u1) 12.2.0", "g++ 12.2.0"),
+        ("clang++", "Debian clang version 14.0.6", "clang++ 14.0.6"),
+    ],
+)
+def test_the_compiler_is_found_with_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str, version: str
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program(tmp_path, name, f"{told}\nCopyright")
+    assert compiler.detect() == ("TorchInductor 2.13.0", {"version": "2.13.0", "compiler": version})
+
+
+@pytest.mark.usefixtures("torch_here")
+def test_the_variable_cxx_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program(tmp_path, "g++", "g++ 1.0")
+    own = program(tmp_path, "mine", "")
+    monkeypatch.setenv("CXX", str(own))
+    assert compiler.found() == str(own)
+    assert compiler.detect()[1]["compiler"] == str(own), "it does not say its version"
+
+
+@pytest.mark.usefixtures("torch_here")
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UnavailableError, match=r"install g\+\+ or clang\+\+") as caught:
+        compiler.detect()
+    assert caught.value.error_type == "compiler_missing"
+    program(tmp_path, "g++", "g++ 12.2.0")
+    (tmp_path / "Python.h").unlink()
+    with pytest.raises(UnavailableError, match=r"has no Python\.h: install libpython3-dev"):
+        compiler.detect()
+
+
+def test_without_pytorch_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    with pytest.raises(UnavailableError, match="torch is not installed") as caught:
+        compiler.detect()
+    assert caught.value.error_type == "missing_package"
+
+
+def test_a_target_compiles_if_its_backend_or_its_options_say_so() -> None:
+    assert descriptor_of("inductor").compiling({})
+    assert descriptor_of("cuda").compiling({"compile": True})
+    assert not descriptor_of("cpu").compiling({"compile": False})
+    assert not descriptor_of("onnxruntime").compiling({"compile": True})
+
+
+def test_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = pytest.importorskip("hwmatrix.targets.inductor.target")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(target.compiler, "installed", lambda: ("", {}))
+    monkeypatch.setattr("torch._inductor.cpu_vec_isa.pick_vec_isa", lambda: None)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "before")
+    for name, mark in (("dead", "999999:1.00"), ("alive", target.own_mark())):
+        (tmp_path / f"hwmatrix-inductor-{name}").mkdir()
+        (tmp_path / f"hwmatrix-inductor-{name}" / "owner.pid").write_text(mark, encoding="ascii")
+    place = target.Workplace()
+    assert not place.alive()
+    folder = Path(place.start()["folder"])
+    assert place.alive()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder / "common")
+    assert {path.name for path in tmp_path.glob("hwmatrix-*")} == {"hwmatrix-inductor-alive", folder.name}
+    place.stop()
+    assert not place.alive()
+    assert not folder.exists()
+    place.stop()
