@@ -219,17 +219,19 @@ def _unplanned(connection: duckdb.DuckDBPyConnection, attached: dict[str, _Candi
 
     A shard is refused if a cell is of another run, or ran with other settings than its plan has: one of the two was damaged.
     """
-    executed = " UNION ALL ".join(_executed(alias, attached[alias].sidecar.run_id, version) for alias, version in versions.items())
+    executed = " UNION ALL ".join(_executed(alias, version) for alias, version in versions.items())
     differs = " OR ".join(f"e.{name} IS DISTINCT FROM p.{name}" for name in _IDENTITY)
     columns = ", ".join(f"{place}.{name}" for name in _IDENTITY for place in "ep")
     found = connection.execute(
         f"SELECT e.alias, e.run_id IS DISTINCT FROM e.own_run, p.cell_key IS NULL, e.cell_key, {columns} FROM ({executed}) e "  # noqa: S608
-        f"LEFT JOIN planned p ON p.run_id = e.own_run AND p.cell_key = e.cell_key WHERE e.run_id IS DISTINCT FROM e.own_run OR {differs}"
+        f"LEFT JOIN planned p ON p.run_id = e.own_run AND p.cell_key = e.cell_key WHERE e.run_id IS DISTINCT FROM e.own_run OR {differs} "
+        "ORDER BY e.cell_key",
+        [attached[alias].sidecar.run_id for alias in versions],
     ).fetchall()
     missing: dict[str, set[str]] = {}
-    for alias, foreign, unknown, key, *values in sorted(found, key=lambda row: row[3]):
+    for alias, foreign, unknown, key, *values in found:
         if foreign:
-            keys = sorted(row[3] for row in found if row[:2] == (alias, True))
+            keys = [row[3] for row in found if row[:2] == (alias, True)]
             raise _RefusedError(f"it has cells of another run: {_abbreviated(keys)}")
         if not unknown:
             pairs = zip(_IDENTITY, values[::2], values[1::2], strict=True)
@@ -239,13 +241,12 @@ def _unplanned(connection: duckdb.DuckDBPyConnection, attached: dict[str, _Candi
     return missing
 
 
-def _executed(alias: str, run_id: str, version: str) -> str:
-    """A query for what a shard executed; ``own_run`` is its run."""
+def _executed(alias: str, version: str) -> str:
+    """A query for what a shard executed; its parameter, ``own_run``, is the shard's run."""
     tokens = "0" if "new_tokens" in columns_since(version) else "coalesce(new_tokens, 0)"
     columns = ", ".join(("cell_key", "run_id", *_IDENTITY[:-1]))
-    own = run_id.replace("'", "''")
     source = f"FROM {alias}.cells WHERE role = '{Role.MODEL}'"
-    return f"SELECT '{alias}' AS alias, '{own}' AS own_run, {columns}, {tokens} AS new_tokens {source}"
+    return f"SELECT '{alias}' AS alias, ? AS own_run, {columns}, {tokens} AS new_tokens {source}"
 
 
 def _checked_unplanned(connection: duckdb.DuckDBPyConnection, alias: str, plan: Plan, missing: set[str]) -> set[str]:

@@ -362,10 +362,19 @@ PARTS = {
         ({"ttft_ms": 12.0, "ttft_low_ms": 10.0, "ttft_high_ms": 14.0}, []),  # the intervals overlap
         ({"ttft_ms": 10.9, "ttft_low_ms": 10.8, "ttft_high_ms": 11.0}, []),  # less than a tenth
         ({"ttft_ms": 12.0, "ttft_low_ms": None, "ttft_high_ms": None}, []),
+        (
+            {"ttft_ms": None, "ttft_low_ms": None, "ttft_high_ms": None, "tpot_ms": 1.6, "tpot_low_ms": 1.5, "tpot_high_ms": 1.7},
+            [(Kind.FASTER, "time per output token was 2 ms, is 1.6 ms", 0.8)],  # the other part was not measured
+        ),
+        ({"ttft_ms": 11.0, "ttft_low_ms": 10.9, "ttft_high_ms": 11.1}, []),  # a tenth, and not more
+        ({"ttft_ms": 12.0, "ttft_low_ms": 10.1, "ttft_high_ms": 12.1}, []),  # the intervals touch
+        ({"ttft_ms": 8.0, "ttft_low_ms": 7.9, "ttft_high_ms": 9.9}, []),
     ],
 )
 def test_the_parts_of_a_generation_are_compared(changes: dict[str, Any], expected: list[tuple[Kind, str, float]]) -> None:
-    found = compare(timed(20.0, **PARTS), timed(20.0, **PARTS | changes))
+    old, new = timed(20.0, **PARTS), timed(20.0, **PARTS | changes)
+    found = compare(old, new)
+    assert all(each.old == old and each.cell == new for each in found)
     assert [(each.kind, each.detail.partition(";")[0], each.ratio) for each in found] == [
         (kind, detail, pytest.approx(ratio)) for kind, detail, ratio in expected
     ]

@@ -627,6 +627,23 @@ def test_hidden_cells_are_reported_with_the_database(run: Path, database: Path, 
     assert caught.value.message.startswith(f"{database}: no report would show these cells: ")
 
 
+def test_cells_withdrawn_from_several_shards_of_a_run_are_reported(tmp_path: Path, database: Path) -> None:
+    folder = make.run_folder(tmp_path / "runs", PLAN)
+    gone = {"gpt2/tiny/cpu", "bert/tiny/openvino"}
+    for shard_id, target in (("aaaaaaaaaaaa", "cpu"), ("bbbbbbbbbbbb", "openvino")):
+        make.write_shard(folder / "shards", PLAN, target, shard_id)
+    left = tuple(cell for cell in PLAN.cells if cell.key not in gone)
+    (folder / "plan.json").write_text(to_json(dataclasses.replace(PLAN, cells=left, matrix_sha256="cd" * 32)))
+    report = merge([folder], database)
+    assert (len(report.merged), report.withdrawn) == (2, tuple(sorted(gone)))
+
+
+def test_a_cell_that_generated_other_than_planned_is_refused(run: Path, database: Path) -> None:
+    change(run / "shards" / "cpu-aaaaaaaaaaaa.duckdb", "UPDATE cells SET new_tokens = 8")
+    (rejection,) = merge([run], database).rejected
+    assert rejection.reason == "its cell bert/tiny/cpu has the new_tokens 8, but 0 in the plan", "the first of its cells, by key"
+
+
 def test_cells_withdrawn_from_several_runs_are_reported_in_order(tmp_path: Path, database: Path) -> None:
     other = make.plan(run_id="20260102T030406Z-def456")
     folders = []
