@@ -188,12 +188,12 @@ def _pinned(package: str, cell: MeasuredCell) -> str:
 def _torch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     if cell.status is Status.FACTORY_ERROR:
         return {"device": "cpu", "attention": _eager(code), "compiled": False}
-    number = int(cell.target.options.get("device", 0))
-    device = descriptor_of(cell.target.backend).torch_name(number)
+    descriptor, options = descriptor_of(cell.target.backend), cell.target.options
+    number = int(options.get("device", 0)) if descriptor.several else 0
     return {
-        "device": device,
+        "device": descriptor.torch_name(number),
         "attention": _attention(cell, code),
-        "compiled": bool(cell.target.options.get("compile")),
+        "compiled": descriptor.compiling(options),
     }
 
 

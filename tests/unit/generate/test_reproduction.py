@@ -46,6 +46,7 @@ BACKENDS = {
     "qnn": {"soc_model": 57},
     "webgpu": {"adapter": "software"},
     "webnn": {"device": "cpu"},
+    "inductor": {},
 }
 
 
@@ -165,6 +166,7 @@ def test_limits_are_those_of_the_cell(tmp_path: Path) -> None:
     [
         ("cuda", {}, ['torch.device("cuda:1")', "torch.compile", 'fp32_precision = "ieee"'], ["set_num_threads"]),
         ("mps", {}, ['torch.device("mps")'], ["fp32_precision"]),
+        ("inductor", {}, ['torch.device("cpu")', "torch.compile", "set_num_threads(1)"], []),
         ("openvino", {"method": "transformers OpenVINO exporter"}, ["OpenVINOExporter()"], ["convert_model"]),
         ("openvino", {"method": "openvino.convert_model (exporter failed: x)"}, ["openvino.convert_model(Flat()"], ["OpenVINOExporter"]),
         ("onnxruntime", {"method": "transformers ONNX export, opset 20"}, ["OnnxExporter()"], ["torch.onnx.export("]),
