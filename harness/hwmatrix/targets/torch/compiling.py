@@ -22,7 +22,7 @@ _LAST_REASON: Final = re.compile(r"last reason: (?:\d+/\d+: )?(.*)")
 
 
 class Compiled:
-    """Calls a model that TorchInductor compiles, for exactly the shapes that it is called with.
+    """Calls a model that TorchInductor compiles, with PyTorch's defaults: for the shapes of the first call.
 
     A call that compiles again, because something changed that the compiled code depends on, counts as a recompilation; after
     ``torch._dynamo.config.recompile_limit`` of them (8), calls raise ``FailOnRecompileLimitHit`` instead of silently running uncompiled.
@@ -38,7 +38,7 @@ class Compiled:
         self._told = _Told()
         logging.getLogger("torch._dynamo").addHandler(self._told)
         self._model = model
-        self._call: Callable[..., Any] = torch.compile(model, dynamic=False)
+        self._call: Callable[..., Any] = torch.compile(model)
         self._first: Compilation | None = None
         self._graphs_before = _graphs()
 
@@ -83,7 +83,7 @@ class Compiled:
         recompilations, cached_ms = _graphs() - self._graphs_before - first.graphs, None
         if run is not None:
             torch._dynamo.reset()  # noqa: SLF001 - as above
-            self._call = torch.compile(self._model, dynamic=False)
+            self._call = torch.compile(self._model)
             begin = time.perf_counter()
             run()
             cached_ms = (time.perf_counter() - begin) * 1000

@@ -92,17 +92,19 @@ class TorchDevice:
         return bool(self._options.get("compile"))
 
     def _compile(self) -> str:
-        """Compile for exactly these shapes.
+        """Compile. Experts are computed as one batched product, as in exports: a loop over those that were hit depends on the data.
 
         Raises:
             UnsupportedError: there is no compiler.
         """
+        from hwmatrix.models.onnx_exporters import with_batched_experts
         from hwmatrix.targets.torch.compiling import Compiled
 
         if not any(shutil.which(name) for name in _COMPILERS):
             message = "torch.compile needs a C compiler for the code it generates, and none was found: install gcc or clang"
             raise UnsupportedError(message, needs=("C compiler",), error_type="compiler_missing")
         assert self._model is not None  # noqa: S101 - the order of the protocol
+        with_batched_experts(self._model)
         self._call = self._compiled = Compiled(self._model)
         self._compiled.compile(self.run)
         return "torch.compile (inductor)"
