@@ -80,7 +80,8 @@ const Evidence = (() => {
   function stages(cell) {
     if (cell.stage === null) return null;
     const silent = cell.execution === "emulated" && cell.steps;
-    return part("How far it got", Funnel.draw(cell), facts([["Prepared by", cell.method], ["Compiled", cell.compiled], ["Graph breaks", cell.breaks]]),
+    return part("How far it got", Funnel.draw(cell), facts([["Prepared by", cell.method], ["Compiled", cell.compiled]]),
+      cell.breaks && [el("h4", null, "Graph breaks"), el("ul", null, cell.breaks.split("\n").map(each => el("li", null, each)))],
       silent && el("p", {class: "hint"}, "The emulator's times say nothing about speed, and are not shown."));
   }
 
