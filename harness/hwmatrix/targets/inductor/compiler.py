@@ -29,11 +29,11 @@ def detect() -> tuple[str, dict[str, Any]]:
         UnavailableError: as :func:`installed`.
     """
     name, facts = installed()
-    return name, facts | {"compiler": _version_of(facts["compiler"])}
+    return name, facts | {"compiler_version": _version_of(found() or "")}
 
 
 def installed() -> tuple[str, dict[str, Any]]:
-    """Return the version of PyTorch and the path of the compiler, without calling it.
+    """Return the version of PyTorch and the compiler's name, without calling it. ``compiler_version`` is None.
 
     Raises:
         UnavailableError: PyTorch (``missing_package``), a compiler or Python's headers (``compiler_missing``) are not installed.
@@ -49,15 +49,15 @@ def installed() -> tuple[str, dict[str, Any]]:
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         message = f"TorchInductor needs Python's headers, and {sysconfig.get_path('include')} has no Python.h: install libpython3-dev"
         raise UnavailableError(message, error_type="compiler_missing")
-    return f"TorchInductor {version}", {"version": version, "compiler": path}
+    return f"TorchInductor {version}", {"version": version, "compiler": Path(path).name, "compiler_version": None}
 
 
-def _version_of(path: str) -> str:
-    """Return a compiler's name and version; its path if it does not say."""
+def _version_of(path: str) -> str | None:
+    """Return a compiler's version; None if it does not say."""
     try:
         told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
-        return path
+        return None
     first = told.partition("\n")[0]
     number = re.search(r"\d+\.\d+(\.\d+)?", first.rpartition(")")[2]) or re.search(r"\d+\.\d+(\.\d+)?", first)
-    return f"{Path(path).name} {number[0]}" if number else path
+    return number[0] if number else None

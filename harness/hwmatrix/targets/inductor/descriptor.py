@@ -14,7 +14,7 @@ INDUCTOR: Final = Descriptor(
         detector="hwmatrix.targets.inductor.compiler",
         light=True,
         container_reason="the image brings PyTorch and a compiler; it needs the CPU alone",
-        versions=(("", "version"), ("compiler", "compiler")),
+        versions=(("", "version"), ("compiler", "compiler_version")),
     ),
     image="inductor",
     requires=("torch", "transformers"),
