@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import pydantic
 
-from hwmatrix.basics.memory import without_collection
+from hwmatrix.basics.garbage import without_collection
 from hwmatrix.errors import StoreError
 from hwmatrix.records.plans import PLAN_SCHEMA, Plan
 

@@ -11,7 +11,7 @@ import duckdb
 
 from hwmatrix.basics.clock import utc_now
 from hwmatrix.basics.files import sha256_of
-from hwmatrix.basics.memory import without_collection
+from hwmatrix.basics.garbage import without_collection
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, Role, plan_from_json
 from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, columns_since, schema

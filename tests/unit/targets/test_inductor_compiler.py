@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -40,15 +41,16 @@ def torch_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("torch_here")
 @pytest.mark.parametrize(
-    ("name", "told", "version"),
+    ("name", "system", "told", "version"),
     [
-        ("g++", "g++ (Debian 12.2.0-14+deb12u1) 12.2.0", "12.2.0"),
-        ("clang++", "Debian clang version 14.0.6", "14.0.6"),
+        ("g++", "linux", "g++ (Debian 12.2.0-14+deb12u1) 12.2.0", "12.2.0"),
+        ("clang++", "darwin", "Apple clang version 14.0.6", "14.0.6"),
     ],
 )
 def test_the_compiler_is_found_with_its_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str, version: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, name: str, system: str, told: str, version: str
 ) -> None:
+    monkeypatch.setattr(sys, "platform", system)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     program(tmp_path, name, f"{told}\nCopyright")
@@ -70,7 +72,8 @@ def test_the_variable_cxx_comes_first(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UnavailableError, match=r"install g\+\+ or clang\+\+") as caught:
+    program(tmp_path, "clang++", "clang version 14.0.6")  # which PyTorch calls only on macOS, or if CXX names it
+    with pytest.raises(UnavailableError, match=r"there is no g\+\+: install it, or name another") as caught:
         compiler.detect()
     assert caught.value.error_type == "compiler_missing"
     program(tmp_path, "g++", "g++ 12.2.0")
@@ -102,15 +105,15 @@ def test_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(target.compiler, "installed", lambda: ("", {}))
     monkeypatch.setattr("torch._inductor.cpu_vec_isa.pick_vec_isa", lambda: None)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "before")
-    for name, mark in (("dead", "999999:1.00"), ("alive", target.own_mark())):
-        (tmp_path / f"hwmatrix-inductor-{name}").mkdir()
-        (tmp_path / f"hwmatrix-inductor-{name}" / "owner.pid").write_text(mark, encoding="ascii")
+    dead, alive = (tmp_path / f"hwmatrix-inductor-{mark.replace(':', '-')}-x" for mark in ("999999:1.00", target.own_mark()))
+    dead.mkdir()
+    alive.mkdir()
     place = target.Workplace()
     assert not place.alive()
     folder = Path(place.start()["folder"])
     assert place.alive()
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder / "common")
-    assert {path.name for path in tmp_path.glob("hwmatrix-*")} == {"hwmatrix-inductor-alive", folder.name}
+    assert {path.name for path in tmp_path.glob("hwmatrix-*")} == {alive.name, folder.name}
     place.stop()
     assert not place.alive()
     assert not folder.exists()

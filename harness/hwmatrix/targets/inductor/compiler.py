@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from importlib import metadata
 from pathlib import Path
@@ -13,13 +14,16 @@ from typing import Any, Final
 
 from hwmatrix.errors import UnavailableError
 
-_COMPILERS: Final = ("g++", "clang++")
 _TIMEOUT_S: Final = 10
 
 
 def found() -> str | None:
-    """Return the path of the C++ compiler: that of the variable ``CXX``, or the first of g++ and clang++; None if there is none."""
-    return next((path for name in (os.environ.get("CXX"), *_COMPILERS) if name and (path := shutil.which(name))), None)
+    """Return the path of the C++ compiler that TorchInductor (2.13) would call, as :func:`_wanted` names it; None if it is missing."""
+    return shutil.which(_wanted())
+
+
+def _wanted() -> str:
+    return os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
 
 
 def detect() -> tuple[str, dict[str, Any]]:
@@ -44,7 +48,7 @@ def installed() -> tuple[str, dict[str, Any]]:
         raise UnavailableError("the package torch is not installed", error_type="missing_package") from error
     path = found()
     if path is None:
-        message = "TorchInductor compiles C++ for this machine, and there is no compiler: install g++ or clang++"
+        message = f"TorchInductor compiles C++ for this machine, and there is no {_wanted()}: install it, or name another compiler in CXX"
         raise UnavailableError(message, error_type="compiler_missing")
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         message = f"TorchInductor needs Python's headers, and {sysconfig.get_path('include')} has no Python.h: install libpython3-dev"

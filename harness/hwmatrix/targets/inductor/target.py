@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = "folder"
 _PREFIX: Final = "hwmatrix-inductor-"
-_OWNER: Final = "owner.pid"
 _CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
 """PyTorch's variable for the folder of its compiled code."""
 _THREADS: Final = "TORCHINDUCTOR_COMPILE_THREADS"
@@ -90,8 +89,7 @@ class Workplace:
         """
         compiler.installed()
         _remove_leftovers()
-        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        (self._folder / _OWNER).write_text(own_mark(), encoding="ascii")
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{own_mark().replace(':', '-')}-"))  # whose it is, from the beginning
         os.environ[_CACHE] = str(self._folder / "common")
         from torch._inductor import cpu_vec_isa
 
@@ -113,6 +111,7 @@ class Workplace:
 
 def _remove_leftovers() -> None:
     """Remove the folders of processes that were killed."""
-    for owner in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_OWNER}"):
-        if living(owner.read_text(encoding="ascii")) is None:
-            shutil.rmtree(owner.parent, ignore_errors=True)
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*-*"):
+        owner = folder.name.removeprefix(_PREFIX).rpartition("-")[0]
+        if living(owner.replace("-", ":")) is None:
+            shutil.rmtree(folder, ignore_errors=True)
