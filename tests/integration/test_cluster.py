@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import shutil
+import tarfile
+import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +20,7 @@ from distributed import Client, LocalCluster
 from fake_executor import FakeExecutor
 from rich.console import Console
 
-from hwmatrix.app import cluster, cluster_member
+from hwmatrix.app import cluster, cluster_member, cluster_snapshots
 from hwmatrix.app import execution as executing
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import workshop_of
@@ -28,6 +32,7 @@ from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
 from hwmatrix.store.merge import merge
+from hwmatrix.store.shard import finished_cells
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,6 +194,47 @@ def test_finished_cells_that_an_earlier_client_never_got_are_taken_over(lab: Lab
     lab.run(folder)
     assert sorted(lab.executor.ran) == sorted(cell.key for cell in plan.cells if cell.target == "openvino")
     assert set(lab.statuses(folder).values()) == {"pass"}
+
+
+def finished_in(archive: Path) -> set[str]:
+    """The cells with a verdict in an archive of shards."""
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+        return finished_cells(list(Path(folder).glob("shards/*.duckdb")))
+
+
+def test_a_machine_that_is_lost_costs_only_its_unfinished_cells(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine is gone with its disk in the middle of a part. Its finished cell counts, since the client has a snapshot of it."""
+    monkeypatch.setattr(cluster_snapshots, "COLLECT_S", 0.05)
+    plan = make.plan(models=MODELS, targets=("cpu",), matrix_sha256=lab.loaded.sha256, timing=False)
+    folder = RunFolder.create(lab.output, plan)
+    lost = threading.Lock()
+
+    class Lost(FakeExecutor):
+        def run(self, job: Any, on_line: Any) -> Any:
+            if not lost.acquire(blocking=False):
+                return super().run(job, on_line)
+            ended = FakeExecutor(dies_after={job.target: 1}, ran=self.ran).run(job, on_line)
+            until = time.monotonic() + 60
+            part = job.out.parents[2]
+            while not [key for file in (folder.path / "snapshots").glob(f"{part.name} *.tar") for key in finished_in(file)]:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            shutil.rmtree(part)
+            running = (worker for worker in lab.client.cluster.workers.values() if worker.state.executing)
+            (worker,) = (each for each in running if any(part.name.replace(" ", "-") in task.key for task in each.state.executing))
+            worker.loop.add_callback(worker.close, executor_wait=False, nanny=False)
+            assert self.stopped.wait(20)
+            return ended
+
+    lab.executor = Lost()
+    lab.client.cluster.scheduler.allowed_failures = 0  # as hwmatrix cluster scheduler does
+    lab.run(folder)
+    keys = [cell.key for cell in plan.cells]
+    assert lab.statuses(folder) == dict.fromkeys(keys, "pass")
+    assert sorted(lab.executor.ran) == sorted(keys)
+    assert "1 of its 2 cells are tried again" in lab.printed.getvalue()
+    assert not (folder.path / "snapshots").exists()
 
 
 def test_an_interrupted_run_keeps_what_was_finished(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from distributed import Future, KilledWorker
 
 from hwmatrix.app import cluster_member as member
 from hwmatrix.app.cluster_member import Bundles, Failure, Part, Shards
+from hwmatrix.app.cluster_snapshots import Snapshots
 from hwmatrix.app.execution import facts_with, merge_and_report, refuse_gone
 from hwmatrix.errors import ConfigError, EngineError, HwmatrixError, NoTargetAvailableError, Problem, StoreError
 from hwmatrix.host import artifacts, infrastructure
@@ -248,6 +249,7 @@ class _ClusterRun:
         self._begun: dict[str, str] = {}
         self._reported: set[str] = set()
         self._submitted = 0
+        self._snapshots = Snapshots(folder.path / _SNAPSHOTS, lambda known: _on_each(client, member.snapshots, plan.run_id, known))
 
     def work_off(self) -> dict[str, HwmatrixError]:
         """Run every cell that has no verdict yet. Return the first error of each target that failed as a whole.
@@ -258,6 +260,7 @@ class _ClusterRun:
         self._client.subscribe_topic(self._topic, lambda event: self._arrived.put(event[1]))
         self._members = self._names()
         self._take_over(list(self._members), member.begin)
+        self._take_snapshots(None)
         todo = self._to_do()
         if not todo:
             self._view.say("nothing is missing: every cell has a verdict")
@@ -268,6 +271,14 @@ class _ClusterRun:
         groups = grouped(self._plan, todo, costs(self._history), len(self._members))
         for number, group in enumerate(groups, 1):
             self._submit(group, f"{number} of {len(groups)}", priority=len(groups) - number)
+        with self._snapshots:
+            self._wait()
+        for target in todo:
+            self._view.end(target)
+        return self._failed
+
+    def _wait(self) -> None:
+        """Handle what arrives until every part has ended."""
         looked = time.monotonic()
         while self._jobs:
             with contextlib.suppress(queue.Empty):
@@ -278,9 +289,6 @@ class _ClusterRun:
             if time.monotonic() - looked > _LOOK_S:
                 self._look_at_members()
                 looked = time.monotonic()
-        for target in todo:
-            self._view.end(target)
-        return self._failed
 
     def end(self) -> None:
         """End what is still running on the members, take over what it finished, and have them delete what they stored for this run."""
@@ -289,8 +297,10 @@ class _ClusterRun:
             if self._jobs:
                 self._client.cancel([future for job in self._jobs.values() for future in (job.future, job.batch.bundles)], force=True)
                 self._take_over(list(self._names()), member.leftovers)
+                self._take_snapshots(None)
             self._client.unsubscribe_topic(self._topic)
             _on_each(self._client, member.forget, self._plan.run_id)
+            self._snapshots.clear()
         except (OSError, EngineError) as error:
             why = error.message if isinstance(error, EngineError) else error
             self._view.say(f"the members do not know that the run has ended ({why}); --resume takes over what they have finished")
@@ -447,7 +457,8 @@ class _ClusterRun:
             self._bury(error.last_worker.address, str(error.last_worker.name))
         name = None if error is None else str(error.last_worker.name)
         self._look_at_members()
-        if job.begun:
+        self._take_snapshots(job.part.name)
+        if job.begun or any(cell.key in self._done for cell in job.cells):
             self._again(job, "its worker died", member_name=name)
         else:
             self._start(job.part.name, job.cells, job.batch, attempt=job.part.attempt)
@@ -462,6 +473,7 @@ class _ClusterRun:
 
     def _again(self, job: _Job, why: str, *, member_name: str | None = None) -> None:
         """Try the cells of a part that have no verdict yet once more, or record why they have none."""
+        self._take_snapshots(job.part.name)
         left = tuple(cell for cell in job.cells if cell.key not in self._done)
         if not left:
             return
@@ -521,13 +533,20 @@ class _ClusterRun:
     def _take_over(self, addresses: Iterable[str], ask: Callable[[str], list[bytes]]) -> None:
         """Take over the cells that parts of this run finished on these members before they, their worker or an earlier client ended."""
         for answer in _on_each(self._client, ask, self._plan.run_id, workers=list(addresses)).values():
-            for archive in answer if isinstance(answer, list) else ():
-                try:
-                    names = self._store(archive)
-                except StoreError as error:
-                    self._view.say(str(error))
-                else:
-                    self._show_taken_over(names)
+            self._store_leftovers(answer if isinstance(answer, list) else ())
+
+    def _take_snapshots(self, part: str | None) -> None:
+        """Take over the latest snapshots of a lost part (None: of all parts of an earlier client), unless its machine gave all it had."""
+        self._store_leftovers(path.read_bytes() for path in self._snapshots.of(part))
+
+    def _store_leftovers(self, archives: Iterable[bytes]) -> None:
+        for archive in archives:
+            try:
+                names = self._store(archive)
+            except StoreError as error:
+                self._view.say(str(error))
+            else:
+                self._show_taken_over(names)
 
     def _show_taken_over(self, names: Iterable[str]) -> None:
         """Show the cells of shards that were taken over, as far as their member did not report them itself."""
@@ -542,6 +561,7 @@ class _ClusterRun:
 
 
 _BUNDLES: Final = "bundles"
+_SNAPSHOTS: Final = "snapshots"
 _RESTARTS_WITHIN_S: Final = 15.0
 _GATHER_S: Final = 30.0
 

@@ -31,6 +31,8 @@ from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.shipped import MATRIX_FILE
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import Isolation, Plan, Role, plan_from_json
+from hwmatrix.store.shard import PARTIAL_SUFFIX, sealed_copy
+from hwmatrix.store.sidecar import sidecar_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,6 +89,15 @@ class Shards:
     member: str
     archive: bytes | None
     failure: Failure | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What a part has finished so far, as an archive of shards. ``stamp`` is another after each cell."""
+
+    part: str
+    stamp: str
+    archive: bytes
 
 
 Bundles: TypeAlias = "Archive | Failure"
@@ -188,6 +199,42 @@ def leftovers(run_id: str) -> list[bytes]:
             targets = tuple(target.name for target in folder.plan().targets)
             found += [archive for target in targets if (archive := _archive(folder, target)) is not None]
     return found
+
+
+def snapshots(run_id: str, known: frozenset[str]) -> list[Snapshot]:
+    """Return what each part of a run has finished so far on this member, without those whose stamp is known."""
+    found: list[Snapshot] = []
+    runs = folder_of(read_environment().cache, run_id)
+    for plan in sorted(runs.glob(f"*/{RUNS}/{run_id}/plan.json")):
+        with contextlib.suppress(OSError, StoreError):  # the part ends, or has only begun
+            folder = RunFolder(path=plan.parent)
+            stamp = _stamp(folder)
+            archive = _archive_so_far(folder) if stamp not in known else None
+            if archive is not None:
+                found.append(Snapshot(part=plan.relative_to(runs).parts[0], stamp=stamp, archive=archive))
+    return found
+
+
+def _stamp(folder: RunFolder) -> str:
+    """The names and times of all shards in a folder, finished or not."""
+    files = sorted(folder.shards.glob("*.duckdb*"))
+    return " ".join(f"{file.name}={file.stat().st_mtime_ns}" for file in files if file.name.endswith((".duckdb", PARTIAL_SUFFIX)))
+
+
+def _archive_so_far(folder: RunFolder) -> bytes | None:
+    """The finished shards of a folder, and copies of what the others hold so far; None if there is none, or one is just written to."""
+    if not folder.shards.is_dir():
+        return None
+    with tempfile.TemporaryDirectory(dir=folder.path, prefix=".so-far-") as temporary:
+        copy = RunFolder(path=Path(temporary))
+        copy.shards.mkdir()
+        shutil.copy(folder.path / "plan.json", copy.path)
+        for shard in folder.shards.glob("*.duckdb"):
+            shutil.copy(sidecar_path(shard), copy.shards)
+            shutil.copy(shard, copy.shards)
+        if any(sealed_copy(partial, copy.shards) is None for partial in folder.shards.glob(f"*{PARTIAL_SUFFIX}")):
+            return None
+        return _archive(copy, copy.plan().targets[0].name)  # cells have one target; a part that makes bundles has no shards
 
 
 def _is_free(folder: RunFolder) -> bool:
