@@ -6,6 +6,7 @@ import dataclasses
 import io
 import os
 import shutil
+import socket
 import tarfile
 import tempfile
 import threading
@@ -26,7 +27,9 @@ from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import workshop_of
 from hwmatrix.basics.cache_folder import CACHE_VARIABLE
 from hwmatrix.errors import EngineError, HwmatrixError
-from hwmatrix.host.cluster import offers, parts
+from hwmatrix.host.ci_machines import pruning
+from hwmatrix.host.cluster import connection, offers, parts
+from hwmatrix.host.cluster.keys import make_keys, security
 from hwmatrix.host.console import PlainView
 from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.matrix.load import LoadedMatrix, load
@@ -58,10 +61,10 @@ class Lab:
     def plan(self, **changes: Any) -> Plan:
         return make.plan(models=MODELS, targets=TARGETS, matrix_sha256=self.loaded.sha256, timing=False, **changes)
 
-    def run(self, folder: RunFolder) -> None:
+    def run(self, folder: RunFolder, **options: Any) -> None:
         view = PlainView(Console(file=self.printed, width=300), verbose=False)
         workshop = workshop_of(self.loaded, read_environment(), None, view)
-        cluster.run_on(self.client, self.loaded, folder, folder.plan(), output=self.output, workshop=workshop, view=view)
+        cluster.run_on(self.client, self.loaded, folder, folder.plan(), output=self.output, workshop=workshop, view=view, **options)
 
     def statuses(self, folder: RunFolder) -> dict[str, str]:
         database = self.output / "check.duckdb"
@@ -127,6 +130,20 @@ def test_every_cell_is_run_once_and_every_bundle_is_made_once(lab: Lab) -> None:
     assert "cpu: done" in printed
     assert "[4/4]" in printed
     assert not list((lab.output.parent / "cache" / "cluster" / "runs").iterdir())  # the members kept nothing
+
+
+def test_a_member_keeps_its_cache_below_the_limit(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "others", lambda: [(1, ["hwmatrix", "cluster", "scheduler"])])
+    old = lab.output.parent / "cache" / "bundles" / "0123456789abcdef"
+    old.mkdir(parents=True)
+    (old / "manifest.json").write_text("{}", encoding="utf-8")
+    (old / "weights").write_bytes(bytes(2**20))
+    folder = RunFolder.create(lab.output, lab.plan())
+    lab.run(folder, cache_limit_gb=1.0)
+    assert old.exists()
+    lab.run(RunFolder.create(lab.output, lab.plan(run_id="20260102T000000Z-bbbbbb")), cache_limit_gb=0.0005)
+    assert not old.exists()
+    assert "the cache has 0.0 GiB of bundles, and the limit is 0.0005: removed 1 of them" in lab.printed.getvalue()
 
 
 def test_what_is_settled_is_not_run_again(lab: Lab) -> None:
@@ -278,6 +295,28 @@ def test_a_lost_scheduler_ends_the_run(lab: Lab, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(EngineError, match=r"the scheduler is gone\nStart it again, then continue with --resume"):
         lab.run(folder)
     assert "the members do not know that the run has ended" in lab.printed.getvalue()
+
+
+def test_a_scheduler_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the keys of the cluster, and accepts the connection."""
+    monkeypatch.setattr(connection, "_CONNECT_S", 1.0)
+    make_keys(tmp_path / "keys", days=1)
+    context = security(tmp_path / "keys").get_listen_args("scheduler")["ssl_context"]
+    accepted = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            client, _ = server.accept()
+            accepted.append(context.wrap_socket(client, server_side=True))
+
+        serving = threading.Thread(target=accept)
+        serving.start()
+        address = f"tls://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(EngineError, match=r"no scheduler answers there \(it accepts connections, but says nothing\)"):
+            connection.connected(address, tmp_path / "keys").__enter__()
+        serving.join()
+    for each in accepted:
+        each.close()
 
 
 def test_a_worker_with_other_code_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

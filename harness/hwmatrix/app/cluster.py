@@ -111,6 +111,7 @@ def matrix_on_cluster(
     environment: Environment,
     output: Path,
     view: View,
+    cache_limit_gb: float | None = None,
 ) -> None:
     """Run the matrix on a cluster: a new run of a selection, or (None) what the latest run lacks.
 
@@ -130,7 +131,7 @@ def matrix_on_cluster(
         folder, plan = plan_on(
             client, loaded, selection, isolation, environment=environment, commit=workshop.commit, output=output, view=view
         )
-    run_on(client, loaded, folder, plan, output=output, workshop=workshop, view=view)
+    run_on(client, loaded, folder, plan, output=output, workshop=workshop, view=view, cache_limit_gb=cache_limit_gb)
 
 
 def plan_on(
@@ -168,8 +169,20 @@ def plan_on(
     return RunFolder.create(output, plan), plan
 
 
-def run_on(client: Client, loaded: LoadedMatrix, folder: RunFolder, plan: Plan, *, output: Path, workshop: Workshop, view: View) -> None:
+def run_on(
+    client: Client,
+    loaded: LoadedMatrix,
+    folder: RunFolder,
+    plan: Plan,
+    *,
+    output: Path,
+    workshop: Workshop,
+    view: View,
+    cache_limit_gb: float | None = None,
+) -> None:
     """Run what a plan lacks on a cluster, then merge and report. However it ends, finished cells are merged and reported.
+
+    ``cache_limit_gb`` is the limit of each member's cache of bundles, in GiB; None: members keep everything.
 
     Raises:
         EngineError: the scheduler is gone.
@@ -179,7 +192,8 @@ def run_on(client: Client, loaded: LoadedMatrix, folder: RunFolder, plan: Plan, 
     failed: dict[str, HwmatrixError] = {}
     try:
         folder.salvage()
-        run = _ClusterRun(client, loaded, folder, plan, workshop=workshop, view=view, history=(output / DATABASE,))
+        history = (output / DATABASE,)
+        run = _ClusterRun(client, loaded, folder, plan, workshop=workshop, view=view, history=history, cache_limit_gb=cache_limit_gb)
         try:
             failed = run.work_off()
         except OSError as error:  # a connection of Dask; what hwmatrix reads and writes raises its own errors
@@ -230,6 +244,7 @@ class _ClusterRun:
         workshop: Workshop,
         view: View,
         history: Sequence[Path],
+        cache_limit_gb: float | None,
     ) -> None:
         self._client = client
         self._loaded = loaded
@@ -238,6 +253,7 @@ class _ClusterRun:
         self._base_image = workshop.base_image
         self._view = view
         self._history = history
+        self._cache_limit_gb = cache_limit_gb
         self._topic = member.TOPIC + plan.run_id
         self._arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._jobs: dict[str, _Job] = {}
@@ -389,6 +405,7 @@ class _ClusterRun:
             targets=tuple(targets),
             attempt=attempt,
             base_image=self._base_image,
+            cache_limit_gb=self._cache_limit_gb,
         )
 
     def _handle(self, arrived: Any) -> None:

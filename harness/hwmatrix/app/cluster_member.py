@@ -22,6 +22,7 @@ from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import isolation_of_part, pack_bundles, run_part, workshop_of
 from hwmatrix.errors import CommandError, EngineError, HwmatrixError, ImageBuildError, StoreError
 from hwmatrix.host import artifacts, containers
+from hwmatrix.host.cache_limit import keep_under
 from hwmatrix.host.cluster.offers import Offer, cores_of, memory_of, offer
 from hwmatrix.host.cluster.travelling import Archive, Project, folder_of
 from hwmatrix.host.engine import connect
@@ -52,7 +53,8 @@ _SHOWN_EVENTS: Final = frozenset({"cell", "bundle", "bundle_again"})
 class Part:
     """A part of a run: the cells of some models, on one target or (bundles) on all. ``plan`` is its plan as JSON.
 
-    ``name`` is unique in a run, ``attempt`` counts from 1.
+    ``name`` is unique in a run, ``attempt`` counts from 1. ``cache_limit_gb`` is the limit of the member's cache of bundles after the part,
+    in GiB; None: the member keeps everything.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Part:
     targets: tuple[str, ...]
     attempt: int = 1
     base_image: str | None = None
+    cache_limit_gb: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,7 +132,9 @@ def make_bundles(part: Part, project: Project) -> Bundles:
         with _at_work(part, project) as work:
             archive = work.folder / "bundles.tar"
             pack_bundles(work.plan, archive, work.loaded, work.workshop, output=work.folder, view=work.view, executor=work.executor)
-            return Archive.keep(part.run_id, archive, work.cache)
+            kept = Archive.keep(part.run_id, archive, work.cache)
+            _tidy(part, work)
+            return kept
     except HwmatrixError as error:
         return _failure(error)
     except _StoppedError:
@@ -143,6 +148,7 @@ def run_cells(part: Part, project: Project, bundles: Bundles) -> Shards:
     try:
         with _at_work(part, project) as work:
             failure = _run(part, work, bundles)
+            _tidy(part, work)
             return Shards(member=_name(), archive=_packed(work.folder, part), failure=failure)
     except HwmatrixError as error:
         return Shards(member=_name(), archive=None, failure=_failure(error))
@@ -166,6 +172,13 @@ def _run(part: Part, work: _Work, bundles: Archive) -> Failure | None:
     except HwmatrixError as error:
         return _failure(error)
     return None
+
+
+def _tidy(part: Part, work: _Work) -> None:
+    """Keep the cache of bundles below its limit. The archives of this run are not in it, so a later part finds its bundles there."""
+    told = None if part.cache_limit_gb is None else keep_under(part.cache_limit_gb, work.workshop.cache_dir / "bundles", ())
+    if told is not None:
+        work.view.say(told)
 
 
 def begin(run_id: str) -> list[bytes]:

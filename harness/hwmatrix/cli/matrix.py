@@ -156,7 +156,17 @@ def matrix_command(
             members = connected(scheduler, keys) if scheduler is not None else local_cluster(local or 1, environment.variables)
             with members as client:
                 chosen = None if isolation is IsolationChoice.AUTO else Isolation(isolation.value)
-                matrix_on_cluster(client, adapting, selection, chosen, workshop, environment=environment, output=output, view=view)
+                matrix_on_cluster(
+                    client,
+                    adapting,
+                    selection,
+                    chosen,
+                    workshop,
+                    environment=environment,
+                    output=output,
+                    view=view,
+                    cache_limit_gb=None if local is not None else cache_limit,  # local workers share one cache
+                )
             return
         if selection is None:
             planned = resume_last(loaded, output, workshop, stale=stale)

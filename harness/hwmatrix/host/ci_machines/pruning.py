@@ -26,8 +26,10 @@ DEFAULT_DAYS: Final = 30.0
 GIB: Final = 2**30
 _PROGRAM: Final = "hwmatrix"
 _MODULES: Final = ("hwmatrix.cli.main", "hwmatrix.runner")
-_HARMLESS: Final = "runner"
-"""The command group that only inspects: ``hwmatrix runner ...`` uses no data."""
+_HARMLESS: Final = (("runner",), ("cluster", "keys"), ("cluster", "members"), ("cluster", "scheduler"))
+"""The commands that use no images, environments and bundles of this machine, by their first words."""
+_ELSEWHERE: Final = "--scheduler"
+"""The option of a run whose work is done by the workers of a cluster."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,8 @@ def is_work(command: Sequence[str]) -> bool:
     for index, word in enumerate(command[: 4 if interpreter else 1]):
         module = command[index - 1] == "-m" and word in _MODULES if index else False
         if module or Path(word).name == _PROGRAM:
-            return list(command[index + 1 : index + 2]) != [_HARMLESS]
+            arguments = tuple(command[index + 1 :])
+            return _ELSEWHERE not in arguments and not any(arguments[: len(words)] == words for words in _HARMLESS)
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dask
 import psutil
 from distributed import Client, Nanny, Scheduler, SpecCluster
+from distributed.comm.core import connect
 
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.basics.processes import living, own_mark
@@ -77,11 +79,27 @@ def connected(address: str, keys: Path) -> Iterator[Client]:
     where, secure = checked(address), security(keys)
     with dask.config.set(SETTINGS), _quiet():
         try:
+            asyncio.run(_check_answer(where, secure))
             client = Client(where, security=secure, timeout=_CONNECT_S, set_as_default=False)
         except (TimeoutError, OSError, ssl.SSLError) as error:
             raise EngineError(f"{where}: {_reason(error)}", advice="Start one there: hwmatrix cluster scheduler.") from error
         with client:
             yield client
+
+
+async def _check_answer(where: str, secure: Security) -> None:
+    """Check that a scheduler answers: Dask's client waits without a limit for one that accepts a connection and then says nothing.
+
+    Raises:
+        TimeoutError: it does not answer in time.
+        OSError: it cannot be reached, or has other keys.
+    """
+    try:
+        async with asyncio.timeout(_CONNECT_S + 1.0):  # Dask's own limit, for all but the answer, comes first: its error says more
+            comm = await connect(where, timeout=_CONNECT_S, **secure.get_connection_args("client"))
+    except TimeoutError as error:
+        raise TimeoutError("it accepts connections, but says nothing") from error
+    await comm.close()
 
 
 @contextlib.contextmanager
