@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import AdaptRule
 
-_BITS: Final = {Dtype.FLOAT32: 32, Dtype.FLOAT16: 16, Dtype.BFLOAT16: 16, Dtype.A16W8: 8, Dtype.A8W8: 8, Dtype.DEFAULT: 32}
+_BITS: Final = {
+    Dtype.FLOAT32: 32,
+    Dtype.FLOAT16: 16,
+    Dtype.BFLOAT16: 16,
+    Dtype.A16W8: 8,
+    Dtype.A8W8: 8,
+    Dtype.INT8_DYNAMIC: 8,
+    Dtype.INT8: 8,
+    Dtype.INT4: 4,
+    Dtype.DEFAULT: 32,
+}
 """Bits of a weight: only a precision with fewer saves memory."""
 _UNSUPPORTED_DTYPE: Final = "unsupported_dtype"
 _BY_PRECISION: Final = frozenset({_UNSUPPORTED_DTYPE, PRECISION_LOSS})

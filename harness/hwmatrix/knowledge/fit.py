@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
 
 _NARROWER: Final = {
-    Dtype.FLOAT32: (Dtype.FLOAT16, Dtype.BFLOAT16),
-    Dtype.FLOAT16: (Dtype.A16W8, Dtype.A8W8),
+    Dtype.FLOAT32: (Dtype.FLOAT16, Dtype.BFLOAT16, Dtype.INT8, Dtype.INT8_DYNAMIC, Dtype.INT4),
+    Dtype.FLOAT16: (Dtype.A16W8, Dtype.A8W8, Dtype.INT8, Dtype.INT8_DYNAMIC, Dtype.INT4),
     Dtype.A16W8: (Dtype.A8W8,),
+    Dtype.INT8: (Dtype.INT4,),
+    Dtype.INT8_DYNAMIC: (Dtype.INT4,),
 }
 """For each precision, those whose weights take less memory."""
 

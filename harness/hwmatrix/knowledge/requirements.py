@@ -344,8 +344,28 @@ def _of_gpus(features: Mapping[str, Any]) -> int | None:
     return max(free, default=None)
 
 
-_WEIGHT_BYTES: Final = {Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.A16W8: 1, Dtype.A8W8: 1, Dtype.DEFAULT: 4}
-_ACTIVATION_BYTES: Final = {Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.A16W8: 2, Dtype.A8W8: 1, Dtype.DEFAULT: 4}
+_WEIGHT_BYTES: Final = {
+    Dtype.FLOAT32: 4,
+    Dtype.FLOAT16: 2,
+    Dtype.BFLOAT16: 2,
+    Dtype.A16W8: 1,
+    Dtype.A8W8: 1,
+    Dtype.INT8_DYNAMIC: 1,
+    Dtype.INT8: 1,
+    Dtype.INT4: 0.5,
+    Dtype.DEFAULT: 4,
+}
+_ACTIVATION_BYTES: Final = {
+    Dtype.FLOAT32: 4,
+    Dtype.FLOAT16: 2,
+    Dtype.BFLOAT16: 2,
+    Dtype.A16W8: 2,
+    Dtype.A8W8: 1,
+    Dtype.INT8_DYNAMIC: 4,
+    Dtype.INT8: 4,
+    Dtype.INT4: 4,
+    Dtype.DEFAULT: 4,
+}
 
 
 def known_size(plan: ModelPlan, dtype: Dtype, *, cache: Path | None = None) -> tuple[ModelSize, str]:
@@ -381,8 +401,8 @@ def _scaled(listed: ListedSize, plan: ModelPlan, dtype: Dtype) -> ModelSize:
         stored_bytes=listed.stored_bytes,
         stored_dtype=Dtype.FLOAT32.value,
         tied_bytes=listed.tied_bytes,
-        weight_bytes=listed.stored_bytes * weights // 4,
-        dtypes={dtype.value: listed.stored_bytes * weights // 4},
+        weight_bytes=round(listed.stored_bytes * weights / 4),
+        dtypes={dtype.value: round(listed.stored_bytes * weights / 4)},
         input_bytes=round(at["input_bytes"]),
         activation_bytes=round(at["activation_bytes"] * activations / 4),
         output_bytes=round(at["output_bytes"]),

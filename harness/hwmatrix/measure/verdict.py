@@ -36,6 +36,9 @@ LEAST_FLOOR: Final[Mapping[Dtype, float]] = {
     Dtype.BFLOAT16: 2.0**-8,
     Dtype.A16W8: 2.0**-9,
     Dtype.A8W8: 2.0**-9,
+    Dtype.INT8_DYNAMIC: 2.0**-9,
+    Dtype.INT8: 2.0**-24,
+    Dtype.INT4: 2.0**-24,
 }
 """The least noise floor: half a unit in the last place, the relative error of one rounding. A simulated error may be smaller by chance."""
 

@@ -39,7 +39,13 @@ FORWARD: Final = "forward"
 FORMULA: Final = "formula"
 """``method`` of a size whose activations are estimated from the configuration's dimensions."""
 _SCHEMA: Final = "hwmatrix/size/2"  # change it when what is counted changes
-_COMPUTED_AS: Final = {Dtype.A16W8: Dtype.FLOAT16, Dtype.A8W8: Dtype.FLOAT16}
+_COMPUTED_AS: Final = {
+    Dtype.A16W8: Dtype.FLOAT16,
+    Dtype.A8W8: Dtype.FLOAT16,
+    Dtype.INT8_DYNAMIC: Dtype.FLOAT32,
+    Dtype.INT8: Dtype.FLOAT32,
+    Dtype.INT4: Dtype.FLOAT32,
+}
 """The precisions that replace the quantized ones on the meta device, which does not support those."""
 
 
@@ -170,8 +176,10 @@ def _bytes_as(dtype: str, tensors: list[torch.Tensor]) -> int:
 
 
 def _weight_bytes(tensor: torch.Tensor, dtype: Dtype) -> int:
-    """The bytes of a weight. The quantized precisions store weights in 8 bits."""
-    return tensor.numel() if dtype in _COMPUTED_AS and tensor.is_floating_point() else tensor.nbytes
+    """The bytes of a weight, without scales. The quantized precisions store weights in 8 bits, and int4 in 4."""
+    if dtype not in _COMPUTED_AS or not tensor.is_floating_point():
+        return tensor.nbytes
+    return -(-tensor.numel() // 2) if dtype is Dtype.INT4 else tensor.numel()
 
 
 def _distinct(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -18,8 +18,11 @@ _PRECISIONS: Final[Mapping[Dtype, tuple[Dtype, ...]]] = types.MappingProxyType(
         Dtype.FLOAT32: (Dtype.BFLOAT16, Dtype.FLOAT16),
         Dtype.FLOAT16: (Dtype.BFLOAT16, Dtype.FLOAT32),
         Dtype.BFLOAT16: (Dtype.FLOAT32,),
-        Dtype.A8W8: (Dtype.A16W8, Dtype.FLOAT16),
+        Dtype.A8W8: (Dtype.A16W8, Dtype.INT8_DYNAMIC, Dtype.INT8, Dtype.FLOAT16),
         Dtype.A16W8: (Dtype.FLOAT16,),
+        Dtype.INT8_DYNAMIC: (Dtype.INT8, Dtype.FLOAT16, Dtype.FLOAT32),
+        Dtype.INT8: (Dtype.FLOAT16, Dtype.FLOAT32),
+        Dtype.INT4: (Dtype.INT8, Dtype.INT8_DYNAMIC, Dtype.FLOAT16, Dtype.FLOAT32),
         Dtype.DEFAULT: (Dtype.FLOAT32,),
     }
 )

@@ -43,9 +43,11 @@ class Size(enum.StrEnum):
 
 
 class Dtype(enum.StrEnum):
-    """The precision a cell computes in. ``a16w8`` and ``a8w8`` are quantized: 16 or 8 bits for activations, 8 for weights.
+    """The precision that a cell's model is given in. docs/precision.md says for each runtime what is rounded, and how.
 
-    ``default`` leaves the choice to the runtime, which then says which of the others it chose on this machine.
+    ``a16w8`` and ``a8w8`` are quantized with calibrated ranges: 16 or 8 bits for activations, 8 for weights. ``int8_dynamic`` has 8 bits
+    for both, and takes the ranges of activations from each input as it runs. ``int8`` and ``int4`` round weights only. ``default`` leaves
+    the choice to the runtime, which then says which of the others it chose on this machine.
     """
 
     FLOAT32 = "float32"
@@ -53,6 +55,9 @@ class Dtype(enum.StrEnum):
     BFLOAT16 = "bfloat16"
     A16W8 = "a16w8"
     A8W8 = "a8w8"
+    INT8_DYNAMIC = "int8_dynamic"
+    INT8 = "int8"
+    INT4 = "int4"
     DEFAULT = "default"
 
 
