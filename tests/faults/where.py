@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-import yaml
 from fault_runs import MARK, PROJECT, environment, still_running
 
 from hwmatrix.errors import EngineError, ImageBuildError
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 IN_IMAGES: Final = frozenset({Backend.WEBGPU, Backend.WEBNN})
 """Backends whose runtime no package brings to a host: a browser of a certain build, and the files that its pages load."""
-WEBNN_PAGE: Final = PROJECT / "docs" / "targets" / "webnn.md"
 VICTIMS: Final = Path(__file__).with_name("victims.py")
 PLAN_IN_CONTAINER: Final = "/hwmatrix/plan/plan.json"
 MEMORY_MB: Final = 4096
@@ -139,11 +137,9 @@ def _in_its_image(backend: Backend, folder: Path) -> Where:
 
 
 def _workshop(backend: Backend, folder: Path) -> tuple[str, TargetSpec, Workshop]:
-    """A target of matrix.yaml; WebNN as its page says how a browser that has it is asked for."""
+    """A target of matrix.yaml."""
     spec = load(PROJECT / "matrix.yaml").spec
     name, target = next((name, target) for name, target in spec.targets.items() if target.backend == backend)
-    if backend is Backend.WEBNN:
-        name, target = "webnn-npm", _documented(WEBNN_PAGE, "webnn")
     workshop = Workshop(
         project_root=PROJECT,
         spec=dataclasses.replace(spec, targets={**spec.targets, name: target}),
@@ -155,9 +151,3 @@ def _workshop(backend: Backend, folder: Path) -> tuple[str, TargetSpec, Workshop
         detail=lambda line: None,  # noqa: ARG005 - an error of a build has the end of its output
     )
     return name, target, workshop
-
-
-def _documented(page: Path, name: str) -> TargetSpec:
-    """The one line of a page that is an entry of matrix.yaml."""
-    (line,) = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith(f"{name}: {{")]
-    return TargetSpec(**yaml.safe_load(line)[name])

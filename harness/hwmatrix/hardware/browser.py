@@ -25,6 +25,8 @@ ASSETS: Final = Path("/opt/hwmatrix/onnxruntime-web")
 """The folder where images/webgpu and images/webnn put ONNX Runtime Web."""
 SPARTICUZ: Final = Path("/opt/hwmatrix/chromium")
 """The folder where images/webnn puts the Chromium of the npm package."""
+_NOT_FETCHED: Final = "missing.txt"
+"""The file in ``ASSETS`` of an image that was built without npm: the reason."""
 _DEBIAN: Final = Path("/usr/lib/chromium")
 _DRM: Final = Path("/dev/dri")
 _SYSTEM_DRM: Final = Path("/sys/class/drm")
@@ -55,7 +57,8 @@ class Installed:
         driven = next((found.program for found in here if found.driven), None)
         if driven is None:
             looked_for = ", ".join(places.name for places in browser_places.BROWSERS if places.driven)
-            raise UnavailableError(f"no supported browser here ({looked_for}){_others(here)}", error_type="browser_missing")
+            message = f"no supported browser here ({looked_for}){_others(here)}{self._not_fetched()}"
+            raise UnavailableError(message, error_type="browser_missing")
         return (driven,)
 
     def environment(self) -> Mapping[str, str]:
@@ -72,7 +75,8 @@ class Installed:
             return str(read_json((self.assets / "package.json").read_text(encoding="utf-8"))["version"])
         except (OSError, ValueError, KeyError) as error:
             why = error.strerror if isinstance(error, OSError) else f"its package.json is broken: {error}"
-            raise UnavailableError(f"no ONNX Runtime Web in {self.assets}: {why}", error_type="browser_missing") from error
+            message = f"no ONNX Runtime Web in {self.assets}: {why}{self._not_fetched()}"
+            raise UnavailableError(message, error_type="browser_missing") from error
 
     def browser_version(self) -> str:
         """Return the browser's name and version, such as "Chromium 156.0.8078.79".
@@ -81,6 +85,11 @@ class Installed:
             UnavailableError: there is none, or it does not start.
         """
         return _version(self.command(), tuple(self.environment().items()))
+
+    def _not_fetched(self) -> str:
+        """Why the image was built without them, as an addition to a reason; empty if it was not."""
+        reason = cgroups.read(self.assets / _NOT_FETCHED)
+        return f"; {reason}" if reason else ""
 
 
 def sparticuz() -> Installed:
@@ -117,7 +126,7 @@ def detect() -> tuple[str, dict[str, Any]]:
 
 def chosen() -> Installed:
     """The browser of this image, or the first installed one."""
-    return sparticuz() if SPARTICUZ.is_dir() else Installed()
+    return sparticuz() if (SPARTICUZ / "chromium").is_file() else Installed()
 
 
 def _others(here: Sequence[browser_places.Found]) -> str:

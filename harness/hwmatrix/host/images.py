@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import re
 import shutil
 import tempfile
 import time
@@ -45,6 +46,8 @@ ADVICE: Final = (
 )
 
 
+_NOT_FETCHED: Final = re.compile(r"hwmatrix: not fetched: (.+)")
+"""What images/webgpu/fetch_npm.py prints if npm cannot fetch a package."""
 _DIGITS: Final = 12
 """Of a digest in a tag, as the engine shows them."""
 
@@ -207,7 +210,15 @@ def _target(
     wanted = spec.targets[target]
     arguments = {"BASE": stages[wanted.base].content_tag, "VERSION": hwmatrix.__version__, "REVISION": commit}
     dockerfile = f"{wanted.image}/Dockerfile"
-    return build.image(name=target, tag=image_tag(target), dockerfile=dockerfile, arguments=arguments, labels=labels)
+    one = functools.partial(build.image, name=target, tag=image_tag(target), dockerfile=dockerfile, labels=labels)
+    try:
+        return one(arguments=arguments)
+    except ImageBuildError as error:
+        missing = _NOT_FETCHED.search(error.output)
+        if missing is None or "ARG WITHOUT" not in (build.context / dockerfile).read_text(encoding="utf-8"):
+            raise
+        build.on_line(f"[{target}] built without its browser: {missing[1]}")
+        return one(arguments={**arguments, "WITHOUT": missing[1]})  # a failed step is not cached: the next build tries again
 
 
 def _labels(base: bases.BaseImage, source: str | None) -> dict[str, str]:

@@ -68,6 +68,18 @@ def refused() -> UnavailableError:
     return caught.value
 
 
+def test_an_image_that_was_built_without_npm_says_so(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "npm could not fetch @sparticuz/chromium@147.0.0 when the image was built (ENOTFOUND)"
+    (image / "assets/missing.txt").write_text(f"{reason}\n", encoding="ascii")
+    (image / "sparticuz").mkdir()
+    here(monkeypatch)
+    assert str(refused()).endswith(f"; {reason}")
+    assert refused().error_type == "browser_missing"
+    here(monkeypatch, CHROMIUM)
+    (image / "assets/package.json").unlink()
+    assert reason in str(refused())
+
+
 def test_both_versions(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = starting(monkeypatch, PRINTED)
     name, facts = browser.detect()

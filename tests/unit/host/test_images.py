@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_engine import engine
@@ -165,3 +166,49 @@ def test_no_builder_is_an_error_with_advice() -> None:
     with pytest.raises(ImageBuildError, match="buildx component is missing") as caught:
         images.build_images(project_root=ROOT, spec=spec, targets=["cpu"], engine=blind, on_line=pytest.fail, base=BASE)
     assert "buildx plug-in" in caught.value.advice
+
+
+class Builds:
+    """Builds of a machine without npm, and their arguments."""
+
+    context = ROOT / "images"
+
+    def __init__(self, printed: str) -> None:
+        self.printed = printed
+        self.arguments: list[dict[str, str]] = []
+        self.lines: list[str] = []
+        self.on_line = self.lines.append
+
+    def image(self, *, name: str, arguments: dict[str, str], **_: Any) -> str:
+        self.arguments.append(arguments)
+        if "WITHOUT" in arguments:
+            return name
+        raise ImageBuildError("building failed", command=("docker", "build"), code=1, output=self.printed)
+
+
+def built(builds: Builds, target: str) -> str:
+    spec = load(ROOT / "matrix.yaml").spec
+    stages = {"python": images.BuiltImage(target="base", tag="base:1", content_tag="base:1-0", digest="0", seconds=0.0, rebuilt=False)}
+    return str(images._target(builds, spec, stages, target, commit="", labels={}))  # type: ignore[arg-type]
+
+
+def test_without_npm_webnn_s_image_is_built_with_the_reason_instead_of_the_browser() -> None:
+    reason = "npm could not fetch @sparticuz/chromium@147.0.0 when the image was built (ENOTFOUND)"
+    builds = Builds(f"#9 3.1 npm error code ENOTFOUND\n#9 3.2 hwmatrix: not fetched: {reason}\n#9 ERROR: exit code: 1\n")
+    assert built(builds, "webnn") == "webnn"
+    assert [arguments.get("WITHOUT") for arguments in builds.arguments] == [None, reason]
+    assert builds.lines == [f"[webnn] built without its browser: {reason}"]
+
+
+@pytest.mark.parametrize(
+    ("target", "printed"),
+    [
+        ("webnn", "#9 3.2 @sparticuz/chromium@147.0.0 has the integrity sha512-x, but /build/chromium.txt has sha512-y\n"),
+        ("webgpu", "#9 3.2 hwmatrix: not fetched: npm could not fetch onnxruntime-web@1.30.0 when the image was built (ENOTFOUND)\n"),
+    ],
+)
+def test_other_failures_end_the_build(target: str, printed: str) -> None:
+    builds = Builds(printed)
+    with pytest.raises(ImageBuildError):
+        built(builds, target)
+    assert len(builds.arguments) == 1

@@ -30,6 +30,7 @@ KERNEL = (
     "onnxruntime::TransformerMemcpyImpl::IsNodeCompatibleWithProvider(const onnxruntime::Node &) const !node_provider_type.empty() "
     "was false. Provider type for ImageDecoder node with name 'node_x' is not set.\n"
 )
+REFUSED = "NotSupportedError: Failed to execute 'build' on 'MLGraphBuilder': gatherElements only supports constant indices."
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,7 @@ KERNEL = (
         (NO_HEAP, Status.OOM, "webgpu_out_of_memory"),
         (SHADER, Status.ERROR, "webgpu_shader_compile"),
         (KERNEL, Status.UNSUPPORTED, "unsupported_operator"),
+        (REFUSED, Status.UNSUPPORTED, "unsupported_operator"),
         ("Error: something else", Status.ERROR, "browser_runtime_failed"),
     ],
 )
@@ -62,7 +64,10 @@ def test_a_lost_device_is_the_cause_of_other_errors() -> None:
     assert DESTROY in str(failure)
 
 
-@pytest.mark.parametrize(("message", "needs"), [(FEATURE, ("shader-f16",)), (LIMIT, ("maxBufferSize",)), (KERNEL, ("ImageDecoder",))])
+@pytest.mark.parametrize(
+    ("message", "needs"),
+    [(FEATURE, ("shader-f16",)), (LIMIT, ("maxBufferSize",)), (KERNEL, ("ImageDecoder",)), (REFUSED, ("GatherElements",))],
+)
 def test_missing_features_are_named(message: str, needs: tuple[str, ...]) -> None:
     failure = failure_of({"error": message})
     assert isinstance(failure, UnsupportedError)

@@ -44,7 +44,7 @@ WEBNN: Final = Descriptor(
         container_reason=_BROUGHT,
         versions=_VERSIONS,
     ),
-    image="webgpu",
+    image="webnn",
     requires=("websocket",),
     packages=("websocket-client",),
     execution=Execution.SOFTWARE,

@@ -18,6 +18,8 @@ _NO_MEMORY: Final = (
     r"|std::bad_alloc"
 )
 """Out of memory on the device or in the page: messages of Vulkan, WebGPU, JavaScript, and C++ in WebAssembly."""
+_REFUSED: Final = re.compile(r"NotSupportedError: Failed to execute 'build' on 'MLGraphBuilder': (?:.*?: )?([a-z]\w+) ")
+"""Matches the operator of a graph that the browser's WebNN refuses, by WebNN's name: ONNX's, but for the first letter."""
 _FEATURE: Final = re.compile(r"Unsupported feature: ([\w-]+)")
 _KINDS: Final[tuple[tuple[str, Callable[[str], CellFailure]], ...]] = (
     (
@@ -50,6 +52,7 @@ _KINDS: Final[tuple[tuple[str, Callable[[str], CellFailure]], ...]] = (
         _OPERATOR.pattern,
         lambda text: UnsupportedError(text, needs=_names_in(_OPERATOR, text), error_type="unsupported_operator"),
     ),
+    (_REFUSED.pattern, lambda text: UnsupportedError(text, needs=_refused(text), error_type="unsupported_operator")),
     (
         r"Error while parsing WGSL|\[Invalid (?:ShaderModule|ComputePipeline)|ShaderModule .*is invalid|CreateComputePipeline",
         lambda text: CellFailure(text, error_type="webgpu_shader_compile"),
@@ -71,6 +74,10 @@ def failure_of(answer: Mapping[str, Any]) -> CellFailure:
 
 def _names_in(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for found in pattern.findall(text) for name in ((found,) if isinstance(found, str) else found) if name))
+
+
+def _refused(text: str) -> tuple[str, ...]:
+    return tuple(f"{name[0].upper()}{name[1:]}" for name in _names_in(_REFUSED, text))
 
 
 def _limit(text: str) -> str:

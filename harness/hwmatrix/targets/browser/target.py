@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import ConfigError, CrashedError, Problem, UnavailableError, UnsupportedError
-from hwmatrix.hardware.browser import ASSETS, Installed, sparticuz
+from hwmatrix.hardware.browser import ASSETS, Installed, chosen, sparticuz
 from hwmatrix.models.onnx_export import read_generation
 from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.browser import trace as browser_trace
@@ -204,7 +204,7 @@ class WebGpu(_OnnxRuntimeWeb):
 
 
 class WebNn(_OnnxRuntimeWeb):
-    """WebNN. ``options``: ``device`` is ``cpu``, ``gpu`` or ``npu``; ``browser`` is ``debian`` or ``sparticuz``."""
+    """WebNN. ``options``: ``device`` is ``cpu``, ``gpu`` or ``npu``; ``browser`` is ``image``, ``debian`` or ``sparticuz``."""
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
         super().__init__(settings=settings, options=options, service=service)
@@ -271,13 +271,12 @@ class WebNn(_OnnxRuntimeWeb):
 
 
 def _installed(options: Mapping[str, Any]) -> Installed:
-    """The browser that the options select. ``executable`` and ``assets`` are for machines without our images."""
+    """The browser that the options select, by default the image's. ``executable`` and ``assets`` are for machines without our images."""
     assets = Path(options.get("assets", ASSETS))
     if options.get("executable") is not None:
         return Installed(executable=str(options["executable"]), assets=assets)
-    if _choice(options, "browser", ("debian", "sparticuz")) == "sparticuz":
-        return dataclasses.replace(sparticuz(), assets=assets)
-    return Installed(assets=assets)
+    browser = {"image": chosen, "debian": Installed, "sparticuz": sparticuz}[_choice(options, "browser", ("image", "debian", "sparticuz"))]
+    return dataclasses.replace(browser(), assets=assets)
 
 
 def _choice(options: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:

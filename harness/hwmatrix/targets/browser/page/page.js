@@ -29,14 +29,21 @@ const sessions = new Map();
 let state = {};
 let logits = [];
 
-// The devices of each WebNN graph that the runtime builds: the device type requested of a context proves nothing.
+// The devices of each WebNN graph that the runtime builds: the device type requested of a context proves nothing. If the browser refuses a
+// graph, the runtime never learns it and waits forever (ONNX Runtime Web 1.30.0), so `create` learns it from here.
 const graphs = [];
+let refuse = () => {};
 if (globalThis.MLGraphBuilder) {
   const build = MLGraphBuilder.prototype.build;
   MLGraphBuilder.prototype.build = async function (...parts) {
-    const graph = await build.apply(this, parts);
-    graphs.push([...(graph.devices ?? [])]);
-    return graph;
+    try {
+      const graph = await build.apply(this, parts);
+      graphs.push([...(graph.devices ?? [])]);
+      return graph;
+    } catch (error) {
+      refuse(error);
+      throw error;
+    }
   };
 }
 
@@ -150,11 +157,13 @@ const commands = {
     log.lines = [];
     log.on = true;
     graphs.length = 0;
+    const refused = new Promise((_, reject) => { refuse = reject; });
     try {
-      const made = await ort.InferenceSession.create(model.graph, {
+      const creating = ort.InferenceSession.create(model.graph, {
         executionProviders: [provider], externalData: model.beside, logSeverityLevel: 0, logVerbosityLevel: 0,
         ...(kept ? { preferredOutputLocation: kept } : {}),
       });
+      const made = await Promise.race([creating, refused]);
       sessions.set(name, made);
       const device = provider.name === "webgpu" ? await ort.env.webgpu.device : null;
       const lines = log.lines;
