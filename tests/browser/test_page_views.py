@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import axe
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.containers
 
-CHARTS = {"overview": {"families", "matrix"}, "performance": {"latency", "speedup"}, "memory": {"memory"}}
+CHARTS = {"overview": {"families", "matrix"}, "performance": {"latency", "speedup"}, "memory": {"memory"}, "tradeoffs": {"tradeoffs"}}
 DRAWN = "[...document.querySelectorAll('#view-%s [data-chart]')].every(figure => figure.querySelector('svg, .nothing'))"
 MIDDLE = """
     (() => {
@@ -71,6 +72,30 @@ def test_a_chart_has_words_a_table_and_tips_that_are_text(page: Page, published:
     page.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
     page.wait("document.querySelector('.tip') !== null")
     assert "p50_ms" in page.evaluate("document.querySelector('.tip').innerText")
+
+
+def test_another_model_is_compared_by_choice_and_by_link(page: Page, published: str) -> None:
+    opened(page, published, "tradeoffs")
+    titles = page.evaluate("[...document.querySelectorAll('#comparison option')].map(each => each.value)")
+    first, other = titles[0], titles[-1]
+    rows = "document.querySelector('#compared tbody').innerText"
+    points = "document.querySelectorAll('[data-chart=tradeoffs] svg .mark-symbol path').length > 2"
+    assert page.evaluate("document.getElementById('comparison').value") == first
+    before = page.evaluate(rows)
+    page.evaluate(f"document.getElementById('comparison').value = {json.dumps(other)}")
+    page.evaluate("document.getElementById('comparison').dispatchEvent(new Event('change', {bubbles: true})) && null")
+    page.wait(f"{rows} !== {json.dumps(before)}")
+    page.wait(points)
+    address = page.evaluate("location.hash")
+    page.go("about:blank")
+    page.go(f"{published}{address}")
+    page.wait(f"document.getElementById('comparison').value === {json.dumps(other)}")
+    page.wait(points)
+    assert page.evaluate(rows) != before
+    page.click("#compared tbody a")
+    page.wait("document.getElementById('evidence').open")
+    assert page.evaluate("document.getElementById('comparison').value") == other
+    assert page.complaints() == []
 
 
 def test_the_library_is_run_with_the_first_chart_and_not_before(page: Page, published: str) -> None:

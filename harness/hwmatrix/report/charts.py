@@ -20,8 +20,9 @@ from hwmatrix.basics.escape import plain
 from hwmatrix.records import Execution, Level, Size, Status
 from hwmatrix.report import grid
 from hwmatrix.report.comparing import FAILING
-from hwmatrix.report.numbers import times
+from hwmatrix.report.numbers import plural, times
 from hwmatrix.report.plots import Chart
+from hwmatrix.report.tradeoffs import precision, short_name, tradeoffs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,12 +61,13 @@ def charts(rows: ReportRows) -> tuple[Chart, ...]:
         _latency(timed),
         _speed_up(timed),
         _memory(rows.cells),
+        _tradeoffs(rows),
         _scaling(timed),
         _lengths(timed),
         _positions(timed),
     ]
     found = tuple(chart for chart in made if chart is not None and _can_be_drawn(chart))
-    order = list(dict.fromkeys(row["column"] for chart in found for row in chart.spec["datasets"]["rows"]))
+    order = list(dict.fromkeys(row["column"] for chart in found for row in chart.spec["datasets"]["rows"] if "column" in row))
     for chart in found:
         _unify_marks(chart.spec, chart.spec["datasets"]["rows"], order)
     return found
@@ -213,6 +215,36 @@ def _memory(cells: Sequence[CellRow]) -> Chart | None:
         for cell in measured
     ]
     return _chart("memory", rows, f"Memory of {len(rows)} cells") if rows else None
+
+
+def _tradeoffs(rows: ReportRows) -> Chart | None:
+    """Latency and memory against loss, for each model: of full-size ones if there are any."""
+    found = tradeoffs_of(rows)
+    shown = [each for each in found if each.candidates[0].cell.size is Size.FULL] or found
+    if not shown or len(shown) > LARGEST_CURVES:
+        return None
+    values: list[_Row] = [
+        {
+            "panel": f"{of}: {each.title}",
+            "value": value,
+            "target": _target(candidate.cell),
+            "precision": precision(candidate.cell),
+            "loss": candidate.loss,
+            "ms": candidate.cell.p50_ms,
+            "MiB": candidate.memory_mb,
+            "unbeaten": not candidate.beaten_by,
+            "beaten by": ", ".join(map(short_name, candidate.beaten_by)),
+        }
+        for each in shown
+        for candidate in each.candidates
+        for of, value in (("p50 ms", candidate.cell.p50_ms), (each.memory_word, candidate.memory_mb))
+    ]
+    return _chart("tradeoffs", values, f"Latency, memory and loss of {plural(len(shown), 'comparison')}")
+
+
+def comparison() -> Chart:
+    """The same chart without rows, for a page whose reader chooses the model."""
+    return _chart("tradeoffs", [], "Latency, memory and loss of the chosen model, which the table below lists")
 
 
 def _scaling(timed: Sequence[CellRow]) -> Chart | None:

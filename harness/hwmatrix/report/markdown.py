@@ -20,6 +20,7 @@ from hwmatrix.report.groups import blocked_of, groups_of
 from hwmatrix.report.packing import LONGEST_TEXT, fitting
 from hwmatrix.report.rows import CellRow, DetectionRow, TargetRow
 from hwmatrix.report.totals import totals_of
+from hwmatrix.report.tradeoffs import left_out, precision, short_name, standings, tradeoffs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,7 +112,9 @@ def summary_md(rows: ReportRows, pictures: Mapping[str, Chart] | None = None) ->
         "reduced": choosing.reduced_precisions(rows.analysis),
         "strengths": choosing.strengths(rows.analysis),
     }
-    return _render("summary.md.j2", rows, findings=findings_of(rows), pictures=pictures or {}, choice=choice)
+    found = tradeoffs_of(rows)
+    compared = {"tradeoffs": found, "standings": standings(found), "left_out": left_out(found)}
+    return _render("summary.md.j2", rows, findings=findings_of(rows), pictures=pictures or {}, choice=choice, **compared)
 
 
 def errors_md(rows: ReportRows) -> str:
@@ -272,6 +275,8 @@ def markdown_environment() -> jinja2.Environment:
     filters = {
         "facts": facts_of,
         "begins": origins.sentence,
+        "precision": precision,
+        "short_name": short_name,
         "word": grid.word,
         "label": _label,
         "speed": grid.speed,

@@ -17,9 +17,10 @@ from markupsafe import Markup
 
 from hwmatrix.basics.escape import plain, short
 from hwmatrix.basics.templates import environment
-from hwmatrix.records import Level, Severity, Status
+from hwmatrix.records import Level, Severity, Size, Status
 from hwmatrix.report import grid, numbers
 from hwmatrix.report.causes import causes
+from hwmatrix.report.charts import comparison
 from hwmatrix.report.drawing import chart_library
 from hwmatrix.report.expected import expected_document
 from hwmatrix.report.failures import failures
@@ -29,6 +30,7 @@ from hwmatrix.report.missing import missing
 from hwmatrix.report.packing import digest, listed, script_json, script_text
 from hwmatrix.report.page_data import APPROXIMATE, OLDER, TEXT_PATH, key_of, name, page_data, word_of
 from hwmatrix.report.totals import totals_of
+from hwmatrix.report.tradeoffs import standings, tradeoffs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,7 +48,19 @@ if TYPE_CHECKING:
 EARLY: Final = ("theme.js",)
 """Runs before anything is drawn."""
 SCRIPTS: Final = (
-    *("dom.js", "text.js", "data.js", "links.js", "selection.js", "filters.js", "marks.js", "grid.js", "tooltip.js", "charts.js"),
+    *(
+        "dom.js",
+        "text.js",
+        "data.js",
+        "links.js",
+        "selection.js",
+        "filters.js",
+        "marks.js",
+        "grid.js",
+        "tooltip.js",
+        "charts.js",
+        "tradeoffs.js",
+    ),
     *("funnel.js", "distribution.js", "evidence.js", "cell_lists.js", "examples.js", "printing.js", "main.js"),
 )
 STYLES: Final = ("base.css", "views.css", "grid.css", "evidence.css", "print.css")
@@ -55,6 +69,7 @@ VIEWS: Final = {
     "matrix": ("Matrix", "Matrix"),
     "performance": ("Performance", "Performance"),
     "memory": ("Memory", "Memory"),
+    "tradeoffs": ("Trade-offs", "Speed, memory and loss"),
     "errors": ("Errors", "Errors by cause"),
     "hardware": ("Hardware", "Hardware and packages"),
     "expected": ("Expected", "Expected against measured"),
@@ -71,6 +86,8 @@ def index_html(rows: ReportRows, details: PageRows, *, charts: Sequence[Chart], 
     """
     early, main, drawing = _concatenated(EARLY), _concatenated(SCRIPTS), chart_library(cache)
     drawn = {chart.name: chart for chart in (*charts, *history.charts)}
+    if tradeoffs_of(rows):
+        drawn["tradeoffs"] = comparison()  # its scripts fill it from the table of cells
     text = (
         _environment()
         .get_template("page.html.j2")
@@ -125,6 +142,9 @@ def _template_values(rows: ReportRows, details: PageRows) -> dict[str, Any]:
         "findings": findings_of(rows),
         "packages": details.packages,
         "analysis": rows.analysis,
+        "tradeoffs": tradeoffs_of(rows),
+        "standings": standings(tradeoffs_of(rows)),
+        "only_tiny": all(cell.size is Size.TINY for cell in rows.cells),
         "expected": expected,
         "errors": len(found),
         "severe": sum(failure.entry.severity is not Severity.INFO for failure in found),

@@ -16,6 +16,7 @@ from hwmatrix.report import adapted, compilation, grid, numbers, origins
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.failures import cell_error
 from hwmatrix.report.packing import LONGEST_TEXT, fitting, rounded, table
+from hwmatrix.report.tradeoffs import tradeoffs_of
 from hwmatrix.report.why import NEAREST, alternatives, ended
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def page_data(rows: ReportRows, details: PageRows) -> dict[str, Any]:
         "rows": _rows(built, rows.cells),
         "cells": table(_cells(rows, details)),
         "meanings": {word_of(line.label): line.meaning for line in built.legend},
+        "tradeoffs": _tradeoffs(rows),
         "words": {status.value: grid.word(status) for status in Status},
     }
 
@@ -248,6 +250,23 @@ def _errors(errors: Sequence[CellError | None]) -> dict[str, list[Any]]:
         "message": fitting([error.message if error else None for error in errors], _LONGEST_MESSAGE, _MESSAGES),
         "advice": ["\n".join(error.recommendations) if error else None for error in errors],
     }
+
+
+def _tradeoffs(rows: ReportRows) -> list[dict[str, Any]]:
+    """Comparisons with the indices of their cells: the unbeaten ones first, and for each those that beat it."""
+    place = {id(cell): number for number, cell in enumerate(rows.cells)}
+    return [
+        {
+            "title": name(each.title),
+            "memory_word": each.memory_word,
+            "cells": [place[id(candidate.cell)] for candidate in each.candidates],
+            "memory": [rounded(candidate.memory_mb) for candidate in each.candidates],
+            "loss": [rounded(candidate.loss) for candidate in each.candidates],
+            "beaten_by": [[place[id(cell)] for cell in candidate.beaten_by] for candidate in each.candidates],
+            "left_out": [[place[id(cell)], reason] for cell, reason in each.left_out],
+        }
+        for each in tradeoffs_of(rows)
+    ]
 
 
 def _outputs(cells: Iterable[CellRow], outputs: Iterable[OutputRow]) -> list[str | None]:

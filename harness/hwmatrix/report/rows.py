@@ -267,6 +267,7 @@ class Analysis:
     memory_by_target: tuple[dict[str, Any], ...]
     memory_top: tuple[dict[str, Any], ...]
     expected: tuple[dict[str, Any], ...]
+    tradeoffs: tuple[dict[str, Any], ...]
     duels: tuple[dict[str, Any], ...]
     doubts: tuple[dict[str, Any], ...]
     totals: tuple[dict[str, Any], ...]

@@ -126,7 +126,7 @@ def test_a_run_without_measurements_has_only_the_matrix(tmp_path: Path) -> None:
 
 def test_every_chart_has_a_description(tmp_path: Path) -> None:
     shown = charts(read(example(tmp_path / "m.duckdb")))
-    assert {chart.name for chart in shown} == {"matrix", "families", "latency", "speedup", "memory"}
+    assert {chart.name for chart in shown} == {"matrix", "families", "latency", "speedup", "memory", "tradeoffs"}
     drawn = plots(shown)
     assert list(drawn) == [f"{chart.name}.svg" for chart in shown]
     for chart in shown:

@@ -89,6 +89,15 @@ const Charts = (() => {
     if (rows.length > MOST_ROWS) place.append(el("p", {class: "hint"}, `${Text.whole(rows.length - MOST_ROWS)} more rows are drawn.`));
   }
 
+  // Give a chart other rows. If it is drawn already, it is drawn again.
+  function fill(name, rows) {
+    read().charts[name].datasets = {rows};
+    const figure = document.querySelector(`[data-chart="${name}"]`);
+    figure.querySelector(".rows").replaceChildren();
+    if (figure.querySelector("details").open) tabulate(figure);
+    if (figure.dataset.drawn !== undefined) draw(figure);
+  }
+
   const figures = view => [...Dom.get(`view-${view}`).querySelectorAll("[data-chart]")];
 
   // Draw the charts of a view that are not drawn yet. Resolves when all are drawn.
@@ -112,5 +121,5 @@ const Charts = (() => {
     });
   }
 
-  return {mount, open};
+  return {mount, open, fill};
 })();

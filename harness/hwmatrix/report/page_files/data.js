@@ -36,6 +36,7 @@ const Data = (() => {
     columns: found.columns,
     meanings: found.meanings,
     words: found.words,
+    tradeoffs: found.tradeoffs,
     rows, places, cells, cell, count, find, state,
   };
 })();

@@ -1,7 +1,7 @@
 // The address holds the state: #view=matrix&status=mismatch&sort=-openvino.container&cell=... So links and the back button restore it.
 const Links = (() => {
   const SETS = ["family", "architecture", "target", "status", "precision", "execution", "size", "inputs", "path"];
-  const WORDS = {view: "overview", q: "", sort: "", show: "verdict", cell: ""};
+  const WORDS = {view: "overview", q: "", sort: "", show: "verdict", compare: "", cell: ""};
   const WAIT_MS = 300;
   const listeners = [];
   let state = read();

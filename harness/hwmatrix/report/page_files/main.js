@@ -17,7 +17,7 @@
 
   // The matrix is updated only if its own state changed, which opening a cell does not do.
   function showMatrix(state) {
-    const {cell, view, ...asked} = state;
+    const {cell, view, compare, ...asked} = state;
     const wanted = JSON.stringify(asked);
     if (view !== "matrix" || wanted === shown || Data.count === 0) return;
     shown = wanted;
@@ -29,6 +29,7 @@
   }
 
   function show(state) {
+    Tradeoffs.update(state); // before the view's charts are drawn
     showView(views.includes(state.view) ? state.view : views[0]);
     showMatrix(state);
     Evidence.update(state.cell);
@@ -50,6 +51,7 @@
   Examples.mount();
   Printing.mount();
   Charts.mount();
+  if (Data.tradeoffs.length > 0) Tradeoffs.mount();
   if (Data.count > 0) {
     Filters.mount();
     Grid.mount(get("matrix"), {open: number => Links.go({cell: Data.cells.key(number)}), sort});
