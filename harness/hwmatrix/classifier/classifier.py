@@ -29,6 +29,8 @@ from hwmatrix.classifier.task_models import Candidate, recommend
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.compatibility import Subject, compatibility_of
 from hwmatrix.knowledge.evidence import Evidence, Nearness
+from hwmatrix.knowledge.fit_document import choice_data
+from hwmatrix.knowledge.measured_choice import Bounds, MeasuredChoice, best_on, choices, of_model
 from hwmatrix.knowledge.names import DEFAULT_MATRIX, look_up, shipped_model, shipped_names
 from hwmatrix.knowledge.on_record import LATEST, OnRecord, on_record
 from hwmatrix.knowledge.priorities import backend_of
@@ -73,6 +75,10 @@ class HardwareAwareModelClassifier:
         model_db_path: a DuckDB file that caches classifications; None: they are not cached.
         force_refresh: detect and classify again, whatever is cached.
         sources: other sources to read from.
+        bounds: limits of memory, loss and latency for :meth:`measured_choices` and the precision of requirements; None: no limits.
+
+    Raises:
+        ConfigError: a limit is not valid.
 
     Nothing is read before the first question. Measurements are read again when the database changes.
     """
@@ -84,7 +90,11 @@ class HardwareAwareModelClassifier:
         force_refresh: bool = False,  # noqa: FBT001, FBT002 - the documented signature
         *,
         sources: Sources | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
+        if bounds is not None and (problems := bounds.problems()):
+            raise ConfigError(problems)
+        self._bounds = bounds
         self._sources = sources or Sources()
         self._detector = self._sources.detector or hardware_detector(hardware_cache_path, force_refresh=force_refresh)
         self._kept = ClassificationCache(Path(model_db_path)) if model_db_path is not None else None
@@ -149,6 +159,18 @@ class HardwareAwareModelClassifier:
             expected=expectations(model_name),
             evidence=self._on_record().answer(),
         )
+
+    def measured_choices(self, model_name: str) -> list[dict[str, Any]]:
+        """The measured cells of a model, one choice for each machine and number of threads, in each the best within the limits first.
+
+        They are those with the model's usual batch and length in full size, else those that there are. Each is an entry of ``measured`` in
+        the schema ``hwmatrix/fit/1``.
+
+        Raises:
+            ConfigError: the name is invalid.
+            StoreError: as for :meth:`classify_model`.
+        """
+        return [choice_data(each) for each in self._measured(self._subject(model_name), self._bounds or Bounds())]
 
     def recommend_model_for_task(self, task: str, hardware_constraints: Sequence[str] | None = None) -> TaskAnswer:
         """The models of matrix.yaml and of the local database (without both, the packaged ones) for a task, the best first.
@@ -262,26 +284,46 @@ class HardwareAwareModelClassifier:
             self._kept.put(question, found)
         return found
 
+    def _measured(self, subject: Subject, bounds: Bounds) -> tuple[MeasuredChoice, ...]:
+        """The measured cells of the model with its usual settings, else those that there are: in full size, if there are any."""
+        records = of_model(self._on_record().evidence, subject.plan, subject.model_name)
+        plan, full = subject.plan, [record for record in records if record.size is Size.FULL]
+        usual = [
+            record for record in full if plan is not None and (record.batch, record.sequence_length) == (plan.batch, plan.sequence_length)
+        ]
+        return choices(usual or full or records, bounds)
+
     def _profiles(
-        self, subject: Subject, machine: Mapping[str, Detection], overrides: Mapping[Backend, Override] | None = None
+        self,
+        subject: Subject,
+        machine: Mapping[str, Detection],
+        overrides: Mapping[Backend, Override] | None = None,
     ) -> dict[Backend, HardwareProfile]:
-        """The model on every hardware. Its needs are determined on first use."""
+        """The model on every hardware. Its needs, determined on first use, are those of a precision in which it works.
+
+        That is the best measured one within the limits, if there are limits; else the usual one of the hardware if it works or nothing was
+        measured; else one that was measured.
+        """
         profiles, found = {}, self._on_record()
+        measured = () if self._bounds is None else self._measured(subject, self._bounds)
         for hardware in Backend:
             availability = availability_of(hardware, machine)
+            compatibility = compatibility_of(subject, hardware, found.on(hardware))
+            usual = descriptor_of(hardware).precisions
+            working = [dtype for dtype in usual if dtype in compatibility.precisions]
             ask = functools.partial(
                 requirements_for,
                 subject.plan,
                 model_name=subject.model_name,
                 classification=subject.classification,
                 hardware=hardware.value,
-                dtype=descriptor_of(hardware).precisions[0],
+                dtype=best.record.dtype if (best := best_on(measured, hardware)) is not None else next(iter(working), usual[0]),
                 available_mb=availability.memory_mb,
                 cache=self._cache(),
                 found=found,
             )
             profiles[hardware] = HardwareProfile(
-                compatibility=compatibility_of(subject, hardware, found.on(hardware)),
+                compatibility=compatibility,
                 availability=availability,
                 needs=Needs(ask),
                 override=(overrides or {}).get(hardware),

@@ -17,6 +17,7 @@ from hwmatrix.app.execution import workshop_of
 from hwmatrix.app.selecting import select
 from hwmatrix.app.survey import SurveyRequest, survey_images
 from hwmatrix.classifier.classifier import HardwareAwareModelClassifier, Sources
+from hwmatrix.cli.fit import MaxLatency, MaxLoss
 from hwmatrix.cli.options import (
     DEFAULT_MATRIX,
     DEFAULT_OUTPUT,
@@ -34,8 +35,9 @@ from hwmatrix.cli.options import (
     matrix_or_shipped,
     progress,
 )
-from hwmatrix.cli.tables import show_evidence
+from hwmatrix.cli.tables import show_evidence, show_measured
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
+from hwmatrix.knowledge.measured_choice import Bounds
 from hwmatrix.knowledge.priorities import backend_of
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
@@ -43,7 +45,7 @@ from hwmatrix.records import Size
 from hwmatrix.runner.survey import classifications
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from hwmatrix.classifier.answers import CompatibilityAnswer, ModelAnswer, PoolAnswer, ReasonAnswer, RequirementsAnswer, TaskAnswer
     from hwmatrix.matrix.load import LoadedMatrix
@@ -63,6 +65,9 @@ Hardware = Annotated[list[str] | None, typer.Option("--hw", help="Consider only 
 Pool = Annotated[
     list[str] | None, typer.Option("--resource-config", help="Recommend resource pool settings for these models.", metavar="M ...")
 ]
+Memory = Annotated[
+    int | None, typer.Option("--memory", help="With --model: the largest measured peak in MiB. [default: no limit]", metavar="MB")
+]
 Database = Annotated[
     Path | None,
     typer.Option("--database", help="Use only these measurements. [default: reports/latest and the published results]", metavar="FILE"),
@@ -81,6 +86,9 @@ def classify_command(
     task: Task = None,
     hw: Hardware = None,
     resource_config: Pool = None,
+    memory: Memory = None,
+    max_loss: MaxLoss = None,
+    max_latency: MaxLatency = None,
     database: Database = None,
     model_db: ModelDatabase = None,
     models: Models = None,
@@ -102,6 +110,8 @@ def classify_command(
 
         hwmatrix classify --model bert-base-uncased
 
+        hwmatrix classify --model bert --memory 1200 --max-loss 0.02 --max-latency 100
+
         hwmatrix classify --task text-generation --hw cuda mps
 
         hwmatrix classify --hw openvino webgpu
@@ -109,6 +119,7 @@ def classify_command(
         hwmatrix classify --resource-config bert-base-uncased t5-small gpt2
     """
     _check(model=model, task=task, resource_config=resource_config, models=models, hw=hw, images=images)
+    bounds = _bounds(model, memory, max_loss, max_latency)
     if images:
         loaded, environment = load(matrix_or_shipped(matrix)), read_environment()
         selection = _select(loaded, models or (), targets or ())
@@ -122,7 +133,7 @@ def classify_command(
         _print_classifications(models or (), matrix, output)
         return
     sources = Sources(matrix=_existing_matrix(matrix), database=database, reports=output_dir, cache=read_environment().cache)
-    classifier = HardwareAwareModelClassifier(model_db_path=model_db, sources=sources)
+    classifier = HardwareAwareModelClassifier(model_db_path=model_db, sources=sources, bounds=bounds)
     if model:
         _print_model_answers(classifier, model, hw or (), output)
     elif task:
@@ -181,10 +192,29 @@ def _classification_row(found: Classification) -> dict[str, Any]:
     }
 
 
+def _bounds(model: Sequence[str] | None, memory: float | None, max_loss: float | None, max_latency: float | None) -> Bounds | None:
+    """The limits for a choice among measured cells; None if there are none.
+
+    Raises:
+        ConfigError: a limit is given without --model, or is not valid.
+    """
+    given = [name for name, value in (("--memory", memory), ("--max-loss", max_loss), ("--max-latency", max_latency)) if value is not None]
+    if not given:
+        return None
+    if not model:
+        raise ConfigError([Problem(where=given[0], what="it needs --model", hint="add --model M")])
+    bounds = Bounds(memory_mb=memory, loss=max_loss, latency_ms=max_latency)
+    if problems := bounds.problems():
+        raise ConfigError(problems)
+    return bounds
+
+
 def _print_model_answers(classifier: HardwareAwareModelClassifier, names: Sequence[str], only: Sequence[str], output: Format) -> None:
-    """Print what each model is, where it works, and where to run it here; for all hardware, or only for ``only``."""
+    """Print what each model is, where it works, where to run it here, and its measured cells; for all hardware, or only for ``only``."""
     answers = [classifier.classify_model(name) for name in dict.fromkeys(names)]
-    _print(answers, output, lambda: show_models(answers, only))
+    measured = {name: list(_on_hardware(classifier.measured_choices(name), only)) for name in dict.fromkeys(names)}
+    told = [answer | {"measured": measured[answer["model_name"]]} for answer in answers]
+    _print(told, output, lambda: show_models(answers, only, measured))
 
 
 def _print_task(classifier: HardwareAwareModelClassifier, task: str, hardware: Sequence[str] | None, output: Format) -> None:
@@ -230,8 +260,13 @@ def show_classifications(rows: Sequence[Mapping[str, Any]]) -> None:
     _print_rows((*first, "model", "architecture, class", "kind", "confidence, source"), shown)
 
 
-def show_models(answers: Sequence[ModelAnswer], only: Sequence[str] = ()) -> None:
-    """Print what each model is, where it works, and where to run it here; for all hardware, or only for ``only``."""
+def show_models(
+    answers: Sequence[ModelAnswer], only: Sequence[str] = (), measured: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
+) -> None:
+    """Print what each model is, where it works, and where to run it here; for all hardware, or only for ``only``.
+
+    ``measured`` are the choices among its measured cells, by its name.
+    """
     for number, answer in enumerate(answers):
         if number:
             typer.echo()
@@ -245,7 +280,16 @@ def show_models(answers: Sequence[ModelAnswer], only: Sequence[str] = ()) -> Non
             amounts = _amounts(expected["resource_requirements"])
             typer.echo(f"  expected by the {expected['document']}: {expected['recommended_hardware']}, {amounts}")
         _show_profile(answer["hardware_profile"], only)
+        show_measured((measured or {}).get(answer["model_name"], ()))
     show_evidence(answers[0]["evidence"] if answers else [])
+
+
+def _on_hardware(choices: Iterable[Mapping[str, Any]], only: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """The choices among the measured cells of this hardware; empty ``only``: of all."""
+    for choice in choices:
+        cells = [cell for cell in choice["cells"] if not only or cell["hardware"] in only]
+        if cells:
+            yield {**choice, "cells": cells, "best": None if cells[0]["against"] else cells[0]}
 
 
 def show_task(answer: TaskAnswer) -> None:
@@ -348,7 +392,8 @@ def _show_profile(profile: Mapping[str, Mapping[str, Any]], only: Sequence[str])
     rows = []
     for name, entry in shown.items():
         works = _YES_NO[entry["compatible"]] + (f", {entry['level']}" if entry["level"] else "")
-        peak, basis = entry["memory_usage"]["peak"], entry["memory_usage"]["basis"]
+        peak = entry["memory_usage"]["peak"]
+        basis = ", ".join(filter(None, (entry["memory_usage"]["basis"], entry["dtype"])))
         needs = "not known" if peak is None else f"{peak:.0f} MiB ({basis})"
         rows.append((name, f"{works} ({entry['basis']}{_nearness_note(entry['nearness'])})", _YES_NO[entry["available"]], needs))
     _print_rows(("hardware", "the model works", "here", "needs"), rows)

@@ -15,7 +15,7 @@ from rich.text import Text
 from hwmatrix.app.environment import read_environment
 from hwmatrix.basics.escape import plain
 from hwmatrix.cli.options import Format, FormatOption
-from hwmatrix.cli.tables import show_evidence
+from hwmatrix.cli.tables import show_evidence, show_measured
 from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.knowledge.fit import will_it_fit
 from hwmatrix.knowledge.fit_document import Verdict, as_data
@@ -48,6 +48,10 @@ Memory = Annotated[int | None, typer.Option("--memory", help="Available memory i
 Batch = Annotated[int | None, typer.Option("--batch", help="Batch size. [default: the model's]", metavar="N")]
 Length = Annotated[int | None, typer.Option("--sequence-length", help="Sequence length in tokens. [default: the model's]", metavar="N")]
 Precision = Annotated[Dtype | None, typer.Option("--dtype", help="The compute precision. [default: the usual one of the hardware]")]
+MaxLoss = Annotated[
+    float | None, typer.Option("--max-loss", help="The largest relative error of the outputs, as measured: 0.01 is 1 %.", metavar="L")
+]
+MaxLatency = Annotated[float | None, typer.Option("--max-latency", help="The longest median latency, as measured.", metavar="MS")]
 Database = Annotated[
     Path | None,
     typer.Option(
@@ -64,22 +68,33 @@ def fit_command(
     batch: Batch = None,
     sequence_length: Length = None,
     dtype: Precision = None,
+    max_loss: MaxLoss = None,
+    max_latency: MaxLatency = None,
     database: Database = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Show whether a model fits: needed and available memory, the largest batch, and what would make it fit.
 
     Measured peaks come first, then the calibrated estimate. Outside both, the answer is "extrapolated", neither yes nor no.
-    Nothing is executed or downloaded. Examples:
+    With limits of loss or latency, the precision is the best measured one. Nothing is executed or downloaded. Examples:
 
         hwmatrix fit bert
 
         hwmatrix fit gpt2 --hw cpu cuda --memory 8000 --batch 16
 
+        hwmatrix fit bert --memory 1200 --max-loss 0.02 --max-latency 100
+
         hwmatrix fit ./my-checkpoint --hw cuda --dtype float16 --format json
     """
     question = FitQuestion(
-        model=model, hardware=tuple(hw or ()), memory_mb=memory, batch=batch, sequence_length=sequence_length, dtype=dtype
+        model=model,
+        hardware=tuple(hw or ()),
+        memory_mb=memory,
+        batch=batch,
+        sequence_length=sequence_length,
+        dtype=dtype,
+        max_loss=max_loss,
+        max_latency_ms=max_latency,
     )
     question.check()  # before any hardware is queried
     document = will_it_fit(question, HardwareDetector().detect(), database=database, cache=read_environment().cache)
@@ -99,6 +114,7 @@ def show(document: FitDocument, console: Console) -> None:
     for fit in document.hardware:
         for line in _lines(fit):
             console.print(Text(line), soft_wrap=True)
+    _show_measured(document, console)
     show_evidence(as_data(document)["evidence"], console)
 
 
@@ -121,6 +137,15 @@ def _table(document: FitDocument) -> Table:
             _basis(fit),
         )
     return table
+
+
+def _show_measured(document: FitDocument, console: Console) -> None:
+    """Print the measured cells with the requested settings, a table for each machine, and which of them is best within the limits."""
+    limits = document.max_loss is not None or document.max_latency_ms is not None
+    if not document.measured and limits:
+        size = f"in {document.size.value} size with batch {document.batch} and {document.sequence_length} tokens"
+        console.print(Text(f"no measured cell of it {size}: loss and latency are not known"), soft_wrap=True)
+    show_measured(as_data(document)["measured"], console)
 
 
 def _basis(fit: HardwareFit) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwmatrix.knowledge.evidence import Nearness
 from hwmatrix.matrix.priors import Prior, priors_for
-from hwmatrix.records import Backend, Basis, Classification, Execution, Level, ModelPlan, Size
+from hwmatrix.records import Backend, Basis, Classification, Dtype, Execution, Level, ModelPlan, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +42,8 @@ class Compatibility:
     """Whether a model works on some hardware. ``compatible`` is None if there is no evidence, or it is not clear.
 
     ``speed_up`` is over the cpu, of the model itself or else of one of its architecture, in full size, on real hardware, and only if the
-    difference is significant; ``size`` is the size in which that model was executed. ``expected`` are the priors, even if measurements
+    difference is significant; ``size`` is the size in which that model was executed. ``precisions`` are those in
+    which the model itself works there, as measured in that size. ``expected`` are the priors, even if measurements
     decide.
     """
 
@@ -55,6 +56,7 @@ class Compatibility:
     size: Size | None = None
     execution: Execution | None = None
     speed_up: float | None = None
+    precisions: tuple[Dtype, ...] = ()
     expected: tuple[Prior, ...] = ()
 
     @property
@@ -186,6 +188,7 @@ def _from_own_records(records: Sequence[Evidence]) -> Compatibility:
         size=best.size,
         execution=best.execution,
         speed_up=_speed_up(best),
+        precisions=tuple(dict.fromkeys(record.dtype for record in records if record.size is best.size and record.level in WORKING)),
         reason=f"measured: {describe(best)}{also}",
     )
 

@@ -33,9 +33,10 @@ class Nearness(enum.StrEnum):
 class Evidence:
     """One cell on record: what was executed with which settings, and how it ended.
 
-    Times in milliseconds, memory in MiB; ``speed_up`` is over the cpu cell of the same run, machine and settings, and
-    ``speed_differs`` says that the difference is significant. ``level`` is None if nothing was executed (``unavailable``,
-    ``factory_error``, ``infra_error``). Fields that were not measured are None.
+    Times in milliseconds, memory in MiB; ``ci_low_ms`` and ``ci_high_ms`` are the ends of the 95 % interval of ``p50_ms``. ``precision``
+    is the one that the runtime says it uses, ``relative_error`` the L2 error against the reference. ``speed_up`` is over the cpu cell of
+    the same run, machine and settings, and ``speed_differs`` says that the difference is significant. ``level`` is None if nothing was
+    executed (``unavailable``, ``factory_error``, ``infra_error``). Fields that were not measured are None.
     """
 
     model: str
@@ -67,6 +68,10 @@ class Evidence:
     run_id: str
     started_at: str | None
     command: str | None
+    precision: Dtype | None = None
+    relative_error: float | None = None
+    ci_low_ms: float | None = None
+    ci_high_ms: float | None = None
 
     def nearness(self, *, plan: ModelPlan | None, model_name: str, architecture: str | None, family: Family | None) -> Nearness | None:
         """How closely this record matches a model; None if it is unrelated.
@@ -92,6 +97,7 @@ _PARSERS: Final[dict[str, Any]] = {
     "size": Size,
     "backend": Backend,
     "dtype": Dtype,
+    "precision": Dtype,
     "execution": Execution,
     "status": Status,
     "level": Level,

@@ -8,8 +8,9 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import ConfigError, FactoryError, Problem
-from hwmatrix.knowledge.fit_document import FitDocument, HardwareFit, Need, Remedy, Verdict, measurements_of
+from hwmatrix.knowledge.fit_document import FitDocument, HardwareFit, Need, Remedy, Verdict, choice_entry, measurements_of
 from hwmatrix.knowledge.fit_question import FitQuestion, precision_of, precisions_of, subject_of
+from hwmatrix.knowledge.measured_choice import MeasuredChoice, best_on, choices, of_model
 from hwmatrix.knowledge.measured_memory import same_model
 from hwmatrix.knowledge.on_record import Place, on_record
 from hwmatrix.knowledge.priorities import order_of
@@ -20,10 +21,11 @@ from hwmatrix.records import Backend, Basis, Dtype, ModelPlan
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from hwmatrix.knowledge.measured_memory import MemoryOnRecord
+    from hwmatrix.knowledge.on_record import OnRecord
     from hwmatrix.knowledge.profiles import Availability
     from hwmatrix.models.sizes import ModelSize
     from hwmatrix.records import Detection
@@ -59,9 +61,11 @@ def will_it_fit(
     found = recorded.memory
     subject = subject_of(question, found, own=recorded.own_memory, cache=cache)
     plan = subject.plan
+    hardware = wanted or _default_hardware(plan, machine, question.dtype)
+    measured = _choices(question, plan, recorded, wanted)
     models = []
-    for backend in wanted or _default_hardware(plan, machine, question.dtype):
-        asked = Question(model_name=question.model, plan=plan, backend=backend, dtype=precision_of(backend, question.dtype))
+    for backend in hardware:
+        asked = Question(model_name=question.model, plan=plan, backend=backend, dtype=_precision(backend, question, measured))
         models.append(ModelMemory(asked, found, cache))
     if question.sequence_length is not None:
         _check_length(models[0])
@@ -77,6 +81,9 @@ def will_it_fit(
         sequence_length=plan.sequence_length,
         database=next((source.where for source in recorded.sources if source.place in {Place.NAMED, Place.LATEST}), None),
         evidence=tuple(measurements_of(source.answer()) for source in recorded.sources),
+        max_loss=question.max_loss,
+        max_latency_ms=question.max_latency_ms,
+        measured=tuple(map(choice_entry, measured)),
         hardware=tuple(_answer(model, availability_of(model.asked.backend, machine), question.memory_mb) for model in models),
     )
 
@@ -94,6 +101,28 @@ def judge(need: Need | None, memory_mb: int | None, weights_mb: float | None) ->
     if (need.peak_mb if need.high_mb is None else need.high_mb) <= memory_mb:
         return Verdict.FITS
     return Verdict.DOES_NOT_FIT if (need.peak_mb if need.low_mb is None else need.low_mb) > memory_mb else Verdict.UNKNOWN
+
+
+def _choices(question: FitQuestion, plan: ModelPlan, recorded: OnRecord, wanted: tuple[Backend, ...]) -> tuple[MeasuredChoice, ...]:
+    """The measured cells of the model with the requested settings, in each group the best first."""
+    settings = (plan.size, plan.batch, plan.sequence_length)
+    records = [
+        record
+        for record in of_model(recorded.evidence, plan, question.model)
+        if (record.size, record.batch, record.sequence_length) == settings
+        and (not wanted or record.backend in wanted)
+        and (question.dtype is None or record.dtype is question.dtype)
+    ]
+    return choices(records, question.bounds)
+
+
+def _precision(backend: Backend, question: FitQuestion, measured: Iterable[MeasuredChoice]) -> Dtype:
+    """The requested precision; under a limit of loss or latency the best measured one within all limits; else the usual one."""
+    if question.dtype is None and (question.max_loss is not None or question.max_latency_ms is not None):
+        best = best_on(measured, backend)
+        if best is not None:
+            return best.record.dtype
+    return precision_of(backend, question.dtype)
 
 
 def _check_length(model: ModelMemory) -> None:
@@ -174,16 +203,21 @@ def _would_fit(verdict: Verdict, need: Need | None, memory: int | None) -> bool:
 
 
 def _remedies(model: ModelMemory, need: Need | None, memory: int, largest: Need | None) -> Iterator[Remedy]:
-    """Changes that would make it fit: a smaller batch, or a narrower precision. If it fits by extrapolation, only certain ones."""
+    """Changes that would make it fit: a smaller batch, a measured precision, or a narrower one.
+
+    If it fits by extrapolation, only certain ones.
+    """
     asked = model.asked
     only_sure = need is not None and need.basis is Basis.EXTRAPOLATED and need.peak_mb <= memory
     if largest is not None and largest.batch < asked.plan.batch:
         verdict = judge(largest, memory, model.weights_mb)
         if verdict is Verdict.FITS or not only_sure:
             yield Remedy(change=f"--batch {largest.batch}", verdict=verdict, need=largest)
-    for dtype in _NARROWER.get(asked.dtype, ()):
-        if dtype in precisions_of(asked.backend) and not descriptor_of(asked.backend).wide_weights:
-            narrow = model.in_precision(dtype)
+    narrower = _NARROWER.get(asked.dtype, ())
+    for dtype in precisions_of(asked.backend):
+        narrow = model.in_precision(dtype)
+        measured = dtype is not asked.dtype and asked.plan.batch in narrow.peaks
+        if measured or (dtype in narrower and not descriptor_of(asked.backend).wide_weights):
             less = narrow.need(asked.plan.batch)
             verdict = judge(less, memory, narrow.weights_mb)
             if less is not None and (verdict is Verdict.FITS or (not only_sure and _would_fit(verdict, less, memory))):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.knowledge.measured_choice import Bounds
 from hwmatrix.knowledge.measured_memory import named
 from hwmatrix.knowledge.names import DEFAULT_MATRIX, SOURCE, look_up, shipped_model
 from hwmatrix.matrix.load import load
@@ -31,6 +32,7 @@ class FitQuestion:
     """A model and its settings, as the user gave them; None: the default of the model, the hardware or this machine.
 
     Empty ``hardware`` means the hardware of this machine and the usual hardware for such models. ``memory_mb`` is in MiB.
+    ``max_loss`` and ``max_latency_ms`` limit the measured cells among which the best is chosen.
     """
 
     model: str
@@ -39,6 +41,13 @@ class FitQuestion:
     batch: int | None = None
     sequence_length: int | None = None
     dtype: Dtype | None = None
+    max_loss: float | None = None
+    max_latency_ms: float | None = None
+
+    @property
+    def bounds(self) -> Bounds:
+        """The limits for a choice among measured cells."""
+        return Bounds(memory_mb=self.memory_mb, loss=self.max_loss, latency_ms=self.max_latency_ms)
 
     def check(self) -> tuple[Backend, ...]:
         """The requested hardware, each once.
@@ -55,12 +64,12 @@ class FitQuestion:
         problems += [
             Problem(where=option, what=f"{value} is not a valid {meaning}", hint="give 1 or more")
             for option, value, meaning in (
-                ("--memory", self.memory_mb, "amount of memory"),
                 ("--batch", self.batch, "number of samples"),
                 ("--sequence-length", self.sequence_length, "number of tokens"),
             )
             if value is not None and value < 1
         ]
+        problems += self.bounds.problems()
         if problems:
             raise ConfigError(problems)
         wanted = tuple(dict.fromkeys(Backend(name) for name in self.hardware))

@@ -116,6 +116,12 @@ class HardwareProfile:
         return self.requirements.basis.value if self.requirements is not None else Basis.NONE.value
 
     @property
+    def peak_dtype(self) -> str | None:
+        """The precision in which it needs ``peak_mb``; None if the caller gave the peak, or it is not known."""
+        given = self.override is not None and self.override.peak_mb is not None
+        return None if given or self.requirements is None else self.requirements.dtype.value
+
+    @property
     def fits(self) -> bool | None:
         """Whether the model fits into the memory that is free there now; None if either is not known."""
         if self.peak_mb is None or self.availability.memory_mb is None:
@@ -134,6 +140,7 @@ class HardwareProfile:
             "reason": self.reason(),
             "unavailable_because": self.availability.reason,
             "memory_usage": {"peak": self.peak_mb, "basis": self.peak_basis},
+            "dtype": self.peak_dtype,
             "available_memory_mb": self.availability.memory_mb,
             "fits": self.fits,
             "speed_up": known.speed_up,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-FORMAT: Final = "hwmatrix/evidence/1"
+FORMAT: Final = "hwmatrix/evidence/2"
 _EVIDENCE: Final = tuple(field.name for field in dataclasses.fields(Evidence))
 _MEMORY: Final = tuple(field.name for field in dataclasses.fields(MemoryOnRecord))
 _COLUMNS: Final = tuple(dict.fromkeys((*_EVIDENCE, *_MEMORY)))

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.escape import plain
-from hwmatrix.records import Isolation
+from hwmatrix.records import Dtype, Isolation
 from hwmatrix.report import grid
 from hwmatrix.report.rows import CellRow
 
@@ -106,9 +106,9 @@ def left_out(found: Iterable[Tradeoff]) -> dict[str, tuple[str, ...]]:
 
 
 def precision(cell: CellRow) -> str:
-    """The precision of a cell, with the runtime's choice if it made one: ``default (bfloat16)``."""
-    chosen = cell.precision
-    return f"{cell.dtype.value} ({chosen.value})" if chosen is not None and chosen is not cell.dtype else cell.dtype.value
+    """The precision of a cell, with the runtime's choice if it was free: ``default (bfloat16)``."""
+    chosen = cell.precision if cell.dtype is Dtype.DEFAULT else None
+    return f"{cell.dtype.value} ({chosen.value})" if chosen is not None else cell.dtype.value
 
 
 def short_name(cell: CellRow) -> str:

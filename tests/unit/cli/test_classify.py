@@ -99,6 +99,31 @@ def test_a_model_with_the_basis_of_every_answer(capsys: pytest.CaptureFixture[st
     assert "cuda is not here: " in shown
 
 
+def test_the_best_measured_cell_under_limits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "precisions.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        for dtype, ms, mb, error in (("float32", 100.0, 900.0, 1e-7), ("bfloat16", 40.0, 700.0, 0.018)):
+            facts = {"dtype": dtype, "size": "full", "sequence_length": 128, "hub_id": "google-bert/bert-base-uncased", "cell_key": dtype}
+            database.cell(database.plan("bert", "cpu", **facts), "s-cpu", wall=steady(ms), relative_error=error, peak_mb=mb)
+    asked = ("--model", "bert-base-uncased", "--hw", "cpu", "--database", str(path))
+    (answer,) = printed_json(capsys, *asked, "--memory", "800", "--max-loss", "0.02")
+    assert answer["measured"][0]["best"]["dtype"] == answer["hardware_profile"]["cpu"]["dtype"] == "bfloat16"
+    (strict,) = printed_json(capsys, *asked, "--memory", "800", "--max-loss", "0.01")
+    assert strict["measured"][0]["best"] is None
+    assert "a loss of 0.018 exceeds 0.01" in " ".join(printed(capsys, *asked, "--max-loss", "0.01").split())
+    (other,) = printed_json(capsys, "--model", "bert-base-uncased", "--hw", "cuda", "--database", str(path))
+    assert other["measured"] == []
+
+
+def test_limits_need_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("classify", "--max-loss", "0.1") == 2
+    assert "--max-loss: it needs --model" in capsys.readouterr().err
+    assert hwmatrix("classify", "--model", "bert", "--max-latency", "-1") == 2
+    assert "-1 is not a valid latency" in capsys.readouterr().err
+
+
 def test_several_models(capsys: pytest.CaptureFixture[str]) -> None:
     answers = printed_json(capsys, "--model", "gpt2", "--model", "vit-base-patch16-224")
     assert [answer["model_name"] for answer in answers] == ["gpt2", "vit-base-patch16-224"]

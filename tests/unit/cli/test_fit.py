@@ -13,7 +13,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from factory_calibration import fixed
-from factory_rows import Database
+from factory_rows import Database, steady
 
 from hwmatrix.cli import fit as fitting
 from hwmatrix.cli import main
@@ -104,6 +104,64 @@ def test_json_follows_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["database"] is None
 
 
+def in_precisions(path: Path) -> str:
+    """A database with bert in full size: cpu in two precisions on one machine, and cuda on another."""
+    plan = ModelPlan(
+        name="bert", size=Size.FULL, family=Family.EMBEDDING, architecture="bert", model_class="BertForMaskedLM", sequence_length=128
+    )
+    with Database(path) as database:
+        database.run(plan=json.dumps({"models": [json.loads(to_json(plan))]}))
+        database.shard("s-cpu", "cpu")
+        database.shard("s-cuda", "cuda", host="beef")
+        for target, dtype, ms, mb, error in (
+            ("cpu", "float32", 100.0, 900.0, 1e-7),
+            ("cpu", "bfloat16", 40.0, 700.0, 0.018),
+            ("cuda", "float16", 4.0, 300.0, 0.002),
+        ):
+            facts = {"dtype": dtype, "size": "full", "sequence_length": 128, "cell_key": f"bert/{target}/{dtype}"}
+            peaks = {"peak_mb": mb} | ({"device_peak_mb": mb} if target == "cuda" else {})
+            database.cell(database.plan("bert", target, **facts), f"s-{target}", wall=steady(ms), relative_error=error, **peaks)
+    return str(path)
+
+
+def test_limits_are_answered_with_the_measured_precision(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    database = in_precisions(tmp_path / "m.duckdb")
+    limits = ("--max-loss", "0.02", "--max-latency", "50")
+    told = ask(capsys, "bert", "--hw", "cpu", "--memory", "800", *limits, "--database", database)
+    assert row(told, "cpu").split()[1:7] == ["✅", "fits", "bfloat16", "700", "800", "1"]
+    assert "measured (container, machine f00d, 1 thread), the best first:" in told
+    rows = [line.split() for line in told.partition("the best first:")[2].splitlines() if line.strip().startswith("cpu ")]
+    assert rows[0] == ["cpu", "bfloat16", "40.0", "700", "1.8e-02", "yes,", "the", "best"]
+    assert rows[1][:5] == ["cpu", "float32", "100", "900", "0"]
+    assert "100 ms exceed 50; 900 MiB" in " ".join(told.split())
+
+
+def test_machines_have_a_choice_each_in_the_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    database = in_precisions(tmp_path / "m.duckdb")
+    document = json.loads(ask(capsys, "bert", "--max-loss", "0.001", "--database", database, "--format", "json"))
+    jsonschema.Draft202012Validator(json_schema()).validate(document)
+    assert (document["max_loss"], document["max_latency_ms"]) == (0.001, None)
+    best = {choice["host"]: choice["best"] for choice in document["measured"]}
+    assert best["beef"] is None
+    assert (best["f00d"]["target"], best["f00d"]["dtype"], best["f00d"]["loss"]) == ("cpu", "float32", 0)
+    assert next(choice for choice in document["measured"] if choice["host"] == "beef")["cells"][0]["against"] == [
+        "a loss of 0.002 exceeds 0.001"
+    ]
+    usual = json.loads(ask(capsys, "bert", "--hw", "cpu", "--database", database, "--format", "json"))
+    assert usual["hardware"][0]["need"]["dtype"] == "float32"
+
+
+def test_a_measured_precision_that_fits_is_proposed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    told = ask(capsys, "bert", "--hw", "cpu", "--memory", "800", "--database", in_precisions(tmp_path / "m.duckdb"))
+    assert "❌ does not fit" in row(told, "cpu")
+    assert "--dtype bfloat16: fits, with 700 MiB (measured)" in told
+
+
+def test_limits_without_a_measured_cell_say_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    told = ask(capsys, "bert", "--hw", "cpu", "--batch", "2", "--max-loss", "0.1", "--database", in_precisions(tmp_path / "m.duckdb"))
+    assert "no measured cell of it in full size with batch 2 and 128 tokens: loss and latency are not known" in told
+
+
 def test_hostile_text_in_the_database_stays_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plan = ModelPlan(name="m", size=Size.FULL, family=Family.VISION, architecture=HOSTILE, model_class=HOSTILE)
     with Database(tmp_path / "m.duckdb") as database:
@@ -125,6 +183,8 @@ def test_hostile_text_in_the_database_stays_text(capsys: pytest.CaptureFixture[s
         (("bert", "--memory", "0"), 2, "--memory: 0 is not a valid amount of memory"),
         (("bert", "--memory", "-1", "--batch", "0"), 2, "--batch: 0 is not a valid number of samples"),
         (("bert", "--memory", "much"), 2, "--memory"),
+        (("bert", "--max-loss", "-0.1"), 2, "--max-loss: -0.1 is not a valid loss"),
+        (("bert", "--max-latency", "0"), 2, "--max-latency: 0 is not a valid latency"),
         (("bert", "--dtype", "float33"), 2, "float33"),
         (("bert", "--dtype", "a8w8", "--hw", "cuda"), 2, "it has float32, float16, bfloat16"),
         (("bert", "--database", "nowhere.duckdb"), 7, "there is no such file"),

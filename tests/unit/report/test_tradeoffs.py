@@ -77,14 +77,22 @@ def test_the_order_of_sums_is_no_loss_but_a_precision_is_one_also_if_the_runtime
         {"target": "cpu", "ms": 10.0, "error": 0.0},
         {"target": "openvino", "ms": 5.0, "error": 2e-5},
         {"target": "openvino", "dtype": "default", "ms": 1.0, "error": 0.004, "measured": {"precision": "bfloat16"}},
+        {
+            "target": "openvino",
+            "dtype": "a16w8",
+            "ms": 2.0,
+            "error": 0.003,
+            "measured": {"precision": "float32"},
+        },  # only weights are rounded
     )
     (found,) = tradeoffs_of(rows)
     assert told(found) == {
         "openvino default (bfloat16)": [],
+        "openvino a16w8": [],
         "openvino float32": [],
         "cpu float32": ["openvino float32"],
     }
-    assert [each.loss for each in found.candidates] == [0.004, 0, 0]
+    assert [each.loss for each in found.candidates] == [0.004, 0.003, 0, 0]
 
 
 def test_latencies_whose_intervals_overlap_are_equal(tmp_path: Path) -> None:

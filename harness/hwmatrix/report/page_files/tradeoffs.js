@@ -11,7 +11,7 @@ const Tradeoffs = (() => {
 
   const precision = cell => {
     const [asked, chosen] = [Data.cells.dtype(cell), Data.cells.precision(cell)];
-    return chosen === null || chosen === asked ? asked : `${asked} (${chosen})`;
+    return asked === "default" && chosen !== null ? `${asked} (${chosen})` : asked;
   };
   const called = cell => `${Data.cells.target(cell)} ${precision(cell)}`;
   const link = cell => el("a", {href: Links.link({cell: Data.cells.key(cell)})}, called(cell));

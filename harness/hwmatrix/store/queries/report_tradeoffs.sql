@@ -9,7 +9,7 @@ WITH passed AS (
         position, target, dtype, model, size, batch, sequence_length, threads, new_tokens, column_isolation, host,
         coalesce(ci_low_ms, p50_ms) AS low_ms, coalesce(ci_high_ms, p50_ms) AS high_ms,
         coalesce(device_peak_mb, peak_mb) AS memory_mb, device_peak_mb IS NOT NULL AS on_device,
-        CASE WHEN coalesce(precision, dtype) = 'float32' THEN 0 ELSE relative_error END AS loss,
+        CASE WHEN dtype IN ('float32', 'default') AND coalesce(precision, dtype) = 'float32' THEN 0 ELSE relative_error END AS loss,
         CASE
             WHEN execution <> 'hardware' THEN execution
             ELSE nullif(concat_ws(' and ',
