@@ -27,6 +27,7 @@ _PACKAGES: Final = {
     "onnxruntime": ("torch", "transformers", "onnx", "onnxscript", "onnxruntime"),
     "qnn": ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-qnn"),
     "browser": ("torch", "transformers", "onnx", "onnxscript"),
+    "executorch": ("torch", "transformers", "executorch"),
 }
 _OPENVINO_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
 """The hint for a precision; there is none for ``default``."""
@@ -242,6 +243,12 @@ def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
     }
 
 
+def _executorch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
+    """By the export that ``method`` names; by that of transformers if the cell ended before it recorded one."""
+    exporter = descriptor_of(cell.target.backend).export_of(cell.method) or cell.target.options.get("export") or "transformers"
+    return {"exporter": exporter, "attention": _eager(code)}
+
+
 def _browser(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
     if cell.target.backend == Backend.WEBGPU:
         flags = _BROWSER_FLAGS.get(str(cell.target.options.get("adapter", "software")), "--enable-unsafe-webgpu")
@@ -250,4 +257,11 @@ def _browser(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
     return {"exporter": _exporter(cell), "provider": provider, "flags": "--enable-features=WebMachineLearningNeuralNetwork"}
 
 
-_RUNTIMES: Final = {"torch": _torch, "openvino": _openvino, "onnxruntime": _onnxruntime, "qnn": _qnn, "browser": _browser}
+_RUNTIMES: Final = {
+    "torch": _torch,
+    "openvino": _openvino,
+    "onnxruntime": _onnxruntime,
+    "qnn": _qnn,
+    "browser": _browser,
+    "executorch": _executorch,
+}

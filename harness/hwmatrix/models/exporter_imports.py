@@ -44,6 +44,12 @@ _OPENVINO: Final = (
     "openvino.tools.ovc.convert",
     "transformers.exporters.exporter_openvino",
 )
+_EXECUTORCH: Final = (
+    "executorch.backends.xnnpack.partition.xnnpack_partitioner",
+    "executorch.exir",
+    "executorch.runtime",
+    "transformers.exporters.exporter_executorch",
+)
 
 
 def for_onnx() -> None:
@@ -55,6 +61,11 @@ def for_openvino() -> None:
     """Import what transformers' OpenVINO exporter needs: two seconds. No Core is made, since that would start threads."""
     openvino_graph.without_telemetry()
     _import((*_TRACE, *_OPENVINO), patched=("dynamo", "openvino"))
+
+
+def for_executorch() -> None:
+    """Import what lowering to ExecuTorch needs, and its runtime: ten seconds."""
+    _import((*_TRACE, *_EXECUTORCH), patched=("dynamo", "executorch", "executorch.xnnpack"))
 
 
 def _import(modules: Iterable[str], *, patched: Iterable[str]) -> None:

@@ -34,6 +34,7 @@ TABLE: Final[dict[str, str]] = {
     Backend.WEBNN: "hwmatrix.targets.browser.descriptors:WEBNN",
     Backend.QNN: "hwmatrix.targets.qnn.descriptor:QNN",
     Backend.INDUCTOR: "hwmatrix.targets.inductor.descriptor:INDUCTOR",
+    Backend.EXECUTORCH: "hwmatrix.targets.executorch.descriptor:EXECUTORCH",
 }
 """The backends of this package and their descriptors."""
 

@@ -18,6 +18,7 @@ class Backend(enum.StrEnum):
     WEBNN = "webnn"
     QNN = "qnn"
     INDUCTOR = "inductor"
+    EXECUTORCH = "executorch"
 
 
 class Family(enum.StrEnum):

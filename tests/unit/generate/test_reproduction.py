@@ -47,6 +47,7 @@ BACKENDS = {
     "webgpu": {"adapter": "software"},
     "webnn": {"device": "cpu"},
     "inductor": {},
+    "executorch": {},
 }
 
 
@@ -177,6 +178,9 @@ def test_limits_are_those_of_the_cell(tmp_path: Path) -> None:
         ("qnn", {"method": "torch ONNX export, RMS norms fused over rows"}, ["fuse_norms(model)", "op.Reshape(normed"], ["take_rows"]),
         ("qnn", {"method": "torch ONNX export, rows taken by Gather"}, ["take_rows(model)"], ["raise_masks", "fuse_norms"]),
         ("webgpu", {"method": "ONNX opset 20 by the torch exporter, ONNX Runtime Web"}, ['{"name": "webgpu"}', "torch.onnx.export("], []),
+        ("executorch", {"method": "transformers export, lowered to XNNPACK"}, ["ExecutorchExporter()"], ["torch.export.export("]),
+        ("executorch", {"method": "torch export, lowered to XNNPACK"}, ["torch.export.export("], ["ExecutorchExporter"]),
+        ("executorch", {"method": None, "error_type": "unsupported_operator"}, ["ExecutorchExporter()", "set_num_threads(1)"], []),
         ("webnn", {}, ['"deviceType": "cpu"', "--enable-features=WebMachineLearningNeuralNetwork"], []),
     ],
 )

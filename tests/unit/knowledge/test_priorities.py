@@ -109,7 +109,7 @@ def test_unknown_hardware_is_refused_with_the_known_names(wrong: str) -> None:
         lambda: backend_of(wrong),
         lambda: order_of(measured=(wrong,)),
     ):
-        with pytest.raises(ConfigError, match=r"is not a hardware name .*allowed: cpu, cuda, inductor, mps"):
+        with pytest.raises(ConfigError, match=r"is not a hardware name .*allowed: cpu, cuda, executorch, inductor, mps"):
             attempt()
 
 

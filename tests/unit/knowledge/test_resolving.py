@@ -17,7 +17,7 @@ from hwmatrix.records import Classification, Detection, Family, Status, Structur
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ALL = ("cpu", "cuda", "rocm", "mps", "openvino", "qnn", "webgpu", "webnn", "onnxruntime", "inductor")
+ALL = ("cpu", "cuda", "rocm", "mps", "openvino", "qnn", "webgpu", "webnn", "onnxruntime", "inductor", "executorch")
 
 
 def here(*hardware: str) -> Callable[[], dict[str, Detection]]:

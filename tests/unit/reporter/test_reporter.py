@@ -319,7 +319,7 @@ def test_the_matrix_has_measurements_first_and_labeled_priors(database: Path) ->
     text = reporter(database=database).generate_compatibility_matrix()
     assert text.startswith("# Models against hardware\n")
     header = next(line for line in text.splitlines() if line.startswith("| Models"))
-    assert header == "| Models | cpu | openvino | onnxruntime | cuda | rocm | mps | webgpu | webnn | qnn | inductor |"
+    assert header == "| Models | cpu | openvino | onnxruntime | cuda | rocm | mps | webgpu | webnn | qnn | inductor | executorch |"
     rows = {
         line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in text.splitlines() if line.startswith("| ")
     }

@@ -113,7 +113,16 @@ def missing(target: str, **changes: Any) -> tuple[str, ...]:
 
 def test_a_machine_without_a_gpu_runs_targets_that_need_none() -> None:
     report = checking.check(SPEC, list(SPEC.targets), machine())
-    assert {it.target for it in report.targets if it.ready} == {"cpu", "openvino", "onnxruntime", "inductor", "qnn", "webgpu", "webnn"}
+    assert {it.target for it in report.targets if it.ready} == {
+        "cpu",
+        "openvino",
+        "onnxruntime",
+        "inductor",
+        "executorch",
+        "qnn",
+        "webgpu",
+        "webnn",
+    }
     for finding in report.findings:
         assert (finding.mend is not None) == (finding.state is not State.OK), finding
 

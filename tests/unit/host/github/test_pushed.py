@@ -32,6 +32,7 @@ def test_the_images_that_a_release_pushes() -> None:
         "openvino",
         "onnxruntime",
         "inductor",
+        "executorch",
         "cuda",
         "rocm",
         "webgpu",

@@ -1,0 +1,25 @@
+"""The descriptor of ExecuTorch with the XNNPACK delegate, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwmatrix.records.backends import Descriptor, Hardware
+from hwmatrix.records.vocabulary import Backend, Dtype
+
+TRANSFORMERS: Final = "transformers"
+TORCH: Final = "torch"
+"""The alternative to transformers' exporter: torch.export alone."""
+
+EXECUTORCH: Final = Descriptor(
+    name=Backend.EXECUTORCH.value,
+    target="hwmatrix.targets.executorch.target:Executorch",
+    hardware=Hardware(detector="hwmatrix.targets.executorch.runtime", light=True, versions=(("", "version"),)),
+    image="executorch",
+    requires=("torch", "transformers", "executorch"),
+    packages=("executorch", "torch", "transformers"),
+    precisions=(Dtype.FLOAT32,),
+    exports=(TRANSFORMERS, TORCH),
+    script="executorch",
+    no_generation="hwmatrix does not generate with ExecuTorch: programs are lowered for one forward pass with fixed shapes",
+)

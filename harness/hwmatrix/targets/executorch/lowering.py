@@ -1,0 +1,257 @@
+"""Turns a PyTorch model into an ExecuTorch program: exported by torch.export, with the parts that XNNPACK supports delegated to it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from hwmatrix.errors import UnsupportedError
+from hwmatrix.models import onnx_extents
+from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of, with_extents
+from hwmatrix.models.outputs import call_options, flatten_outputs
+from hwmatrix.targets.executorch.descriptor import TORCH, TRANSFORMERS
+from hwmatrix.targets.executorch.operators import outside_the_core_set, replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    Load = Callable[[], torch.nn.Module]
+    Tensors = Mapping[str, torch.Tensor]
+
+_NOT_CORE: Final = re.compile(r"Operator torch\._ops\.([\w.]+) is not in Core ATen opset")
+"""How ExecuTorch (1.5) reports an operator that is still in the graph after all decompositions, and that it does not know."""
+_NO_OUT_VARIANT: Final = re.compile(r"Missing out variants: \{(.+)\}")
+"""How it reports operators that it cannot give memory for their results."""
+_PRIMITIVES: Final = "executorch_prim"
+"""The namespace of kernels that compute sizes, and of views, which move no data."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Argument:
+    """The input of the bundle that an argument of the program gets."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A model as torch.export has traced it.
+
+    ``arguments`` of the program are inputs of the bundle or constants: what the exporter computed from the inputs in advance, and numbers.
+    ``results`` is the structure of its outputs, for :func:`named`.
+    """
+
+    program: torch.export.ExportedProgram
+    arguments: tuple[Any, ...]
+    results: Any
+    method: str
+
+    def values(self, inputs: Tensors) -> list[Any]:
+        """Return the arguments of a run with these inputs."""
+        return [inputs[each.name].contiguous() if isinstance(each, Argument) else each for each in self.arguments]
+
+    def named(self, values: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """Return the outputs of a run by the reference's names."""
+        return flatten_outputs(torch.utils._pytree.tree_unflatten(list(values), self.results))  # noqa: SLF001 - as torch.export writes it
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lowered:
+    """A program as bytes, with the number of nodes by operator: ``delegated`` to XNNPACK, in ``delegates`` parts, and of kernels.
+
+    ``kernels`` are the calls that the runtime executes itself, with the names of its registry (``aten::embedding.out``).
+    """
+
+    data: bytes
+    delegates: int
+    delegated: Counter[str]
+    kernels: Counter[str]
+
+
+def make(load: Load, inputs: Tensors, *, only: str | None = None) -> tuple[Exported, Lowered]:
+    """Export by transformers' exporter and lower, or by torch.export alone if that fails. The second failure's message includes the first.
+
+    ``load`` returns the model anew. ``only`` selects one of the two.
+
+    Raises:
+        UnsupportedError: ExecuTorch named operators that it does not have.
+    """
+    ways = {TRANSFORMERS: _by_transformers, TORCH: _by_torch}
+    first: Exception | None = None
+    for name in (only,) if only is not None else ways:
+        try:
+            return _made(ways[name], load, inputs)
+        except MemoryError:  # another export needs just as much memory
+            raise
+        except Exception as failure:
+            if first is not None:
+                failure.add_note(f"The export by transformers had failed before: {told_of(first)}")
+            elif only is None:
+                first = failure
+                continue
+            raise _unsupported(failure) or _unsupported(first) or failure from failure
+    raise AssertionError("unreachable")
+
+
+def _made(way: Callable[..., Exported], load: Load, inputs: Tensors) -> tuple[Exported, Lowered]:
+    """Export in one way and lower. If it meets a data-dependent value, do it again with the inputs that describe sizes held."""
+    try:
+        return _exported_and_lowered(way, load, inputs, fixed=())
+    except Exception as error:
+        fixed = onnx_extents.extents(inputs)
+        if not fixed or DATA_DEPENDENT not in told_of(error):
+            raise
+        first = told_of(error)
+    # Outside the handler, so that the first attempt's error does not become the cause of the second's.
+    try:
+        return _exported_and_lowered(way, load, inputs, fixed=fixed)
+    except Exception as second:
+        second.add_note(f"The first attempt, without held sizes, had failed: {first}")
+        raise
+
+
+def _exported_and_lowered(way: Callable[..., Exported], load: Load, inputs: Tensors, *, fixed: Sequence[str]) -> tuple[Exported, Lowered]:
+    with patched():
+        exported = way(load(), inputs, fixed=fixed)
+        return exported, lower(exported.program)
+
+
+def _by_transformers(model: torch.nn.Module, inputs: Tensors, *, fixed: Sequence[str]) -> Exported:
+    """Export as transformers' own ExecuTorch exporter does, which patches models that torch.export cannot trace."""
+    from transformers.exporters.configs import DynamoConfig
+    from transformers.exporters.exporter_dynamo import DynamoExporter
+    from transformers.exporters.exporter_executorch import prepare_for_xnnpack
+
+    exporter: Any = DynamoExporter
+    sample: dict[str, Any] = dict(inputs)  # the exporter adds what it computes in advance
+    with with_extents(model, sample, fixed):
+        prepare_for_xnnpack(model, sample)  # type: ignore[arg-type] # it takes any module
+        program, _ = exporter().export_program(model, sample, DynamoConfig())
+    return _described(program, sample, inputs, TRANSFORMERS, fixed)
+
+
+def _by_torch(model: torch.nn.Module, inputs: Tensors, *, fixed: Sequence[str]) -> Exported:
+    """Export by torch.export, of a module that returns the reference's outputs."""
+    options = call_options(model)
+
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            return flatten_outputs(self.inner(**given, **options))
+
+    sample = dict(inputs)
+    with with_extents(model, sample, fixed), torch.no_grad():
+        program = torch.export.export(Flat().eval(), (sample,), strict=False)
+    return _described(program, sample, inputs, TORCH, fixed)
+
+
+def _described(
+    program: torch.export.ExportedProgram, sample: Mapping[str, Any], inputs: Tensors, exporter: str, fixed: Sequence[str]
+) -> Exported:
+    """Find out what the program's arguments are."""
+    from torch.fx._pytree import tree_flatten_spec
+
+    marked = {name: Argument(name=name) if name in inputs else value for name, value in sample.items()}
+    structure = program.call_spec.in_spec
+    positional = structure is not None and structure.child(0).num_children > 0
+    leaves = tree_flatten_spec(((marked,), {}) if positional else ((), marked), structure)
+    constants = [leaf.contiguous() if isinstance(leaf, torch.Tensor) else None if isinstance(leaf, str) else leaf for leaf in leaves]
+    method = f"{exporter} export, lowered to XNNPACK"
+    return Exported(
+        program=program,
+        arguments=tuple(constants),
+        results=program.call_spec.out_spec,
+        method=f"{method}, with constant {', '.join(fixed)}" if fixed else method,
+    )
+
+
+def lower(program: torch.export.ExportedProgram) -> Lowered:
+    """Give XNNPACK all that it takes, and turn the rest into calls of the runtime's kernels. Call it within :func:`patched`."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+    from transformers.exporters.utils import apply_fx_node_fixes, apply_fx_program_fixes
+
+    apply_fx_program_fixes("executorch", program)
+    apply_fx_node_fixes("executorch", program.graph_module)
+    edge = to_edge_transform_and_lower(
+        program,
+        partitioner=[XnnpackPartitioner()],
+        compile_config=EdgeCompileConfig(_core_aten_ops_exception_list=outside_the_core_set()),
+    )
+    made = edge.to_executorch()
+    delegates, delegated = _delegated(made.exported_program().graph_module)
+    return Lowered(data=made.buffer, delegates=delegates, delegated=delegated, kernels=_kernels(made.executorch_program))
+
+
+def _delegated(module: torch.nn.Module) -> tuple[int, Counter[str]]:
+    """Count the delegates of a lowered graph and the nodes inside, also in its branches and loops."""
+    delegates, nodes = 0, Counter[str]()
+    for part in module.modules():
+        original = getattr(part, "original_module", None)  # of a lowered part only
+        if original is not None:
+            delegates += 1
+            nodes.update(_operator(node.target) for node in original.graph.nodes if node.op == "call_function")
+    nodes.pop("getitem", None)
+    return delegates, nodes
+
+
+def _operator(target: Any) -> str:
+    """The name of an operator without its namespace: ``addmm.default``."""
+    return str(getattr(target, "__name__", target)).removeprefix("aten.")
+
+
+def _kernels(program: Any) -> Counter[str]:
+    """Count the calls of kernels in a program's instructions."""
+    kernels = Counter[str]()
+    for plan in program.execution_plan:
+        names = [f"{each.name}.{each.overload}" if each.overload else each.name for each in plan.operators]
+        calls = (step.instr_args for chain in plan.chains for step in chain.instructions)
+        kernels.update(names[call.op_index] for call in calls if hasattr(call, "op_index"))
+    return kernels
+
+
+def moving_data(kernels: Counter[str]) -> Counter[str]:
+    """The calls that compute or move tensors."""
+    return Counter({name: count for name, count in kernels.items() if not name.startswith(_PRIMITIVES)})
+
+
+def prepare_patterns() -> None:
+    """Export the patterns that XNNPACK's passes look for in every delegate, which takes seconds: once, for all processes forked later."""
+    from executorch.backends.xnnpack.partition.graphs import bilinear_2d, sdpa
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bilinear_2d.get_graphs()
+        sdpa.get_graphs()
+
+
+@contextlib.contextmanager
+def patched() -> Iterator[None]:
+    """Replace what ExecuTorch cannot lower, as transformers' exporter does and more, without warnings about the tools' calls of torch."""
+    from transformers.exporters.utils import apply_patches
+
+    with warnings.catch_warnings(), apply_patches("executorch"), apply_patches("executorch.xnnpack"), replaced():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _unsupported(failure: Exception | None) -> UnsupportedError | None:
+    """The failure in our words, if it names operators that ExecuTorch does not have."""
+    if failure is None or isinstance(failure, UnsupportedError):
+        return failure
+    told = told_of(failure)
+    missing = _NO_OUT_VARIANT.search(told)
+    names = set(_NOT_CORE.findall(told)) | (set(re.findall(r"[\w:.]+", missing[1])) if missing else set())
+    if not names:
+        return None
+    needs = tuple(sorted(name.replace("aten.", "aten::", 1) if "::" not in name else name for name in names))
+    return UnsupportedError(f"ExecuTorch has no {', '.join(needs)}: {told}", needs=needs)

@@ -1,0 +1,137 @@
+"""ExecuTorch's runtime: its version and delegates, its programs, and its error codes in words."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata, util
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import CellFailure, OutOfMemoryError, UnavailableError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+DELEGATE: Final = "XnnpackBackend"
+"""The name of XNNPACK's delegate in the runtime."""
+CODES: Final = {
+    0x01: "Internal",
+    0x02: "InvalidState",
+    0x03: "EndOfMethod",
+    0x04: "AlreadyLoaded",
+    0x10: "NotSupported",
+    0x11: "NotImplemented",
+    0x12: "InvalidArgument",
+    0x13: "InvalidType",
+    0x14: "OperatorMissing",
+    0x15: "RegistrationExceedingMaxKernels",
+    0x16: "RegistrationAlreadyRegistered",
+    0x20: "NotFound",
+    0x21: "MemoryAllocationFailed",
+    0x22: "AccessFailed",
+    0x23: "InvalidProgram",
+    0x24: "InvalidExternalData",
+    0x25: "OutOfResources",
+    0x30: "DelegateInvalidCompatibility",
+    0x31: "DelegateMemoryAllocationFailed",
+    0x32: "DelegateInvalidHandle",
+}
+"""ExecuTorch's error codes (1.5, runtime/core/error.h)."""
+_OF_MEMORY: Final = frozenset({"MemoryAllocationFailed", "OutOfResources", "DelegateMemoryAllocationFailed"})
+_OF_THE_PROGRAM: Final = frozenset({"InvalidProgram", "DelegateInvalidCompatibility"})
+_CODE: Final = re.compile(r"error:? 0x:?([0-9a-f]+)", re.IGNORECASE)
+_METHOD: Final = "forward"
+
+
+def detect() -> tuple[str, dict[str, Any]]:
+    """Return the runtime's version and its delegates. Importing it loads PyTorch's libraries.
+
+    Raises:
+        UnavailableError: the package is not installed (``missing_package``), does not load (``executorch_unloadable``), or lacks XNNPACK
+            (``executorch_delegate_missing``).
+    """
+    name, facts = installed()
+    return name, facts | {"delegates": delegates()}
+
+
+def installed() -> tuple[str, dict[str, Any]]:
+    """Return what is known without importing it: the version. ``delegates`` is None.
+
+    Raises:
+        UnavailableError: the package is not installed.
+    """
+    if util.find_spec("executorch") is None:
+        raise UnavailableError("the package executorch is not installed", error_type="missing_package")
+    version = metadata.version("executorch")
+    return f"ExecuTorch {version}", {"version": version, "delegates": None}
+
+
+def delegates() -> list[str]:
+    """Return the delegates that the runtime was built with.
+
+    Raises:
+        UnavailableError: it does not load here, or lacks XNNPACK.
+    """
+    try:
+        from executorch.runtime import Runtime
+    except ImportError as error:
+        message = f"ExecuTorch {metadata.version('executorch')} does not load beside torch {metadata.version('torch')}: {error}"
+        raise UnavailableError(message, error_type="executorch_unloadable") from error
+    names = sorted(Runtime.get().backend_registry.registered_backend_names)
+    if DELEGATE not in names:
+        message = f"this build of ExecuTorch has no {DELEGATE} (it has: {', '.join(names) or 'no delegate'})"
+        raise UnavailableError(message, error_type="executorch_delegate_missing")
+    return names
+
+
+def use_threads(number: int) -> None:
+    """Give the runtime's thread pool, which XNNPACK and its own kernels use, this number of threads."""
+    from executorch.extension.pybindings import portable_lib
+
+    portable_lib._unsafe_reset_threadpool(number)  # noqa: SLF001 - the only way; unsafe while a program runs
+
+
+class Program:
+    """A program in the runtime, ready to run."""
+
+    def __init__(self, data: bytes, *, kernels: Iterable[str]) -> None:
+        """Load a program. ``kernels`` are the operators that it calls outside delegates, as the runtime names them.
+
+        Raises:
+            UnsupportedError: the runtime has no kernel for some of them; the message names them.
+            CellFailure: the runtime rejects the program.
+        """
+        from executorch.runtime import Runtime
+
+        runtime = Runtime.get()
+        missing = tuple(sorted(set(kernels) - runtime.operator_registry.operator_names))
+        if missing:
+            raise UnsupportedError(f"ExecuTorch's runtime has no kernel for {', '.join(missing)}", needs=missing)
+        try:
+            self._program = runtime.load_program(data)
+            self._method: Any = self._program.load_method(_METHOD)
+        except RuntimeError as error:
+            raise explained(error) from error
+
+    def run(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Run the program on its arguments. Return copies of its outputs.
+
+        Raises:
+            CellFailure: the runtime ends it with an error code.
+        """
+        try:
+            found: Sequence[Any] = self._method.execute(values)
+        except RuntimeError as error:
+            raise explained(error) from error
+        return found
+
+
+def explained(error: RuntimeError) -> Exception:
+    """Return an error of the runtime with its code in words; the error itself if it names none."""
+    found = _CODE.search(str(error))
+    name = CODES.get(int(found[1], 16)) if found else None
+    if found is None or name is None:
+        return error
+    message = f"{error} ({name})"
+    if name in _OF_MEMORY:
+        return OutOfMemoryError(message, error_type="memory_pressure")
+    return CellFailure(message, error_type="executorch_program" if name in _OF_THE_PROGRAM else "executorch_failed")

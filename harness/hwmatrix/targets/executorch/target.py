@@ -1,0 +1,143 @@
+"""ExecuTorch: exports the model, delegates what XNNPACK supports, and runs the program with ExecuTorch's runtime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from hwmatrix.errors import UnsupportedError
+from hwmatrix.models import exporter_imports
+from hwmatrix.models.onnx_exporters import loaded
+from hwmatrix.records import Placement
+from hwmatrix.targets.executorch import lowering, runtime
+from hwmatrix.targets.executorch.descriptor import EXECUTORCH
+from hwmatrix.targets.torch.device import preload_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.records import Settings
+    from hwmatrix.records.traces import Trace
+    from hwmatrix.targets.protocol import Arrays
+
+_MOST: Final = 12
+"""How many operators outside delegates are listed by name."""
+
+
+class Executorch:
+    """Lowers the model with the XNNPACK delegate in each cell. ``options["export"]`` names an exporter, then the only one tried."""
+
+    reserves_address_space = False
+
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
+        self._settings = settings
+        self._export = options.get("export")
+        self._bundle: Bundle | None = None
+        self._model: torch.nn.Module | None = None
+        self._exported: lowering.Exported | None = None
+        self._lowered: lowering.Lowered | None = None
+        self._program: runtime.Program | None = None
+        self._values: list[Any] = []
+
+    @staticmethod
+    def preload(model_classes: Sequence[str]) -> None:
+        """Import the exporter, the lowering and the runtime, whose thread pool starts with its first use."""
+        exporter_imports.for_executorch()
+        preload_torch(model_classes)
+        lowering.prepare_patterns()
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> None:
+        """Return None: cells share nothing."""
+
+    def check(self) -> str:
+        """Load the runtime, and give its thread pool the cell's number of threads.
+
+        Raises:
+            UnavailableError: it is not installed, does not load, or has no XNNPACK delegate.
+            UnsupportedError: the cell's precision is none of the descriptor's.
+        """
+        if self._settings.dtype not in EXECUTORCH.precisions:
+            message = f"models are lowered in {', '.join(EXECUTORCH.precisions)}, not in {self._settings.dtype.value}"
+            raise UnsupportedError(message, needs=(self._settings.dtype.value,), error_type="unsupported_dtype")
+        name, _ = runtime.detect()
+        torch.set_num_threads(self._settings.threads)
+        runtime.use_threads(self._settings.threads)
+        return f"{name}, {runtime.DELEGATE}"
+
+    def load(self, bundle: Bundle) -> int:
+        """Load the PyTorch model for the export. Return its number of parameters."""
+        self._bundle, self._model = bundle, loaded(bundle)
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    def prepare(self, inputs: Arrays) -> str:
+        """Export and lower the model for inputs of these shapes, and load the program. The PyTorch model is released afterwards.
+
+        Raises:
+            UnsupportedError: ExecuTorch does not know an operator of the model, or its runtime has no kernel for it. The message names it.
+        """
+        self._exported, self._lowered = lowering.make(self._loaded, _tensors(inputs), only=self._export)
+        self._model = None
+        self._program = runtime.Program(self._lowered.data, kernels=self._lowered.kernels)
+        self.feed(inputs)
+        return self._exported.method
+
+    def _loaded(self) -> torch.nn.Module:
+        """The loaded model, and for a second export the same anew: the first one may have changed it."""
+        assert self._bundle is not None  # noqa: S101 - the order of the protocol
+        model, self._model = self._model, None
+        return loaded(self._bundle) if model is None else model
+
+    def precision(self) -> None:
+        """Return None: the program fixes the precision."""
+
+    def feed(self, inputs: Arrays) -> None:
+        """Replace the arguments of the next runs."""
+        assert self._exported is not None  # noqa: S101 - the order of the protocol
+        self._values = self._exported.values(_tensors(inputs))
+
+    def run(self) -> Any:
+        """Run the program once."""
+        assert self._program is not None  # noqa: S101 - the order of the protocol
+        return self._program.run(self._values)
+
+    def elapsed_ns(self) -> int | None:
+        """None: the host's clock is right, since a run returns when it is done."""
+        return None
+
+    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the outputs by the reference's names."""
+        assert self._exported is not None  # noqa: S101 - the order of the protocol
+        found = self._exported.named(result)
+        return {name: (t.float() if t.is_floating_point() else t).numpy() for name, t in found.items()}
+
+    def placement(self) -> Placement:
+        """The share of nodes that XNNPACK executes, as the program has them, with the operators left to the runtime's own kernels."""
+        assert self._lowered is not None  # noqa: S101 - the order of the protocol
+        lowered = self._lowered
+        kernels = lowering.moving_data(lowered.kernels)
+        inside, total = lowered.delegated.total(), lowered.delegated.total() + kernels.total()
+        parts = f"{lowered.delegates} part{'' if lowered.delegates == 1 else 's'}"
+        detail = f"{inside} of {total} nodes delegated to {runtime.DELEGATE} in {parts}"
+        if kernels:
+            listed = [f"{name} {count}" for name, count in kernels.most_common(_MOST)]
+            more = [f"{len(kernels) - _MOST} other operators"] if len(kernels) > _MOST else []
+            detail += f"; the runtime's own kernels: {', '.join([*listed, *more])}"
+        return Placement(on_target=inside / total if total else 0.0, detail=detail)
+
+    def device_use(self) -> None:
+        """Return None: the CPU uses the host's memory."""
+
+    def trace(self, bundle: Bundle) -> Trace:
+        """Compare all values of the exported graph, lowered with each of them as an output, with those of PyTorch on the same graph."""
+        from hwmatrix.targets.executorch.trace import trace_graph
+
+        assert self._exported is not None  # noqa: S101 - the order of the protocol
+        return trace_graph(self._exported, _tensors(bundle.input_arrays()))
+
+
+def _tensors(inputs: Arrays) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}

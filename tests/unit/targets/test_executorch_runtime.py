@@ -1,0 +1,142 @@
+"""ExecuTorch's runtime, without the package: versions, missing kernels, error codes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hwmatrix.errors import CellFailure, OutOfMemoryError, UnavailableError, UnsupportedError
+from hwmatrix.records.backends import descriptor_of
+from hwmatrix.targets.executorch import runtime
+
+KERNELS = {"aten::embedding.out", "aten::add.out"}
+
+
+class Method:
+    """Adds one to each value; fails as the runtime does if told to."""
+
+    fails: str | None = None
+
+    def execute(self, values: list[Any]) -> list[Any]:
+        if self.fails is not None:
+            raise RuntimeError(self.fails)
+        return [value + 1 for value in values]
+
+
+class Runtime:
+    """A runtime of two kernels."""
+
+    delegates = ("XnnpackBackend", "QnnBackend")
+    refuses: str | None = None
+
+    def __init__(self) -> None:
+        self.backend_registry = SimpleNamespace(registered_backend_names=list(self.delegates))
+        self.operator_registry = SimpleNamespace(operator_names=KERNELS)
+
+    @classmethod
+    def get(cls) -> Runtime:
+        return cls()
+
+    def load_program(self, data: bytes) -> Any:
+        if self.refuses is not None:
+            raise RuntimeError(self.refuses)
+        assert data == b"program"
+        return SimpleNamespace(load_method={"forward": Method()}.__getitem__)
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A package executorch 1.5.1 beside torch 2.13.0, with the runtime above."""
+    module = ModuleType("executorch.runtime")
+    module.Runtime = Runtime  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "executorch", ModuleType("executorch"))
+    monkeypatch.setitem(sys.modules, "executorch.runtime", module)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: {"executorch": "1.5.1", "torch": "2.13.0"}[name])
+    return module
+
+
+@pytest.mark.usefixtures("package")
+def test_the_runtime_is_found_with_its_delegates() -> None:
+    assert runtime.installed() == ("ExecuTorch 1.5.1", {"version": "1.5.1", "delegates": None})
+    assert runtime.detect()[1]["delegates"] == ["QnnBackend", "XnnpackBackend"]
+
+
+def test_a_missing_package_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UnavailableError) as caught:
+        runtime.detect()
+    assert caught.value.error_type == "missing_package"
+
+
+def test_a_build_for_another_torch_says_both_versions(package: ModuleType) -> None:
+    del package.Runtime
+    with pytest.raises(UnavailableError, match=r"ExecuTorch 1\.5\.1 does not load beside torch 2\.13\.0") as caught:
+        runtime.detect()
+    assert caught.value.error_type == "executorch_unloadable"
+
+
+@pytest.mark.usefixtures("package")
+def test_a_build_without_xnnpack_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runtime, "delegates", ("QnnBackend",))
+    with pytest.raises(UnavailableError, match="no XnnpackBackend") as caught:
+        runtime.detect()
+    assert caught.value.error_type == "executorch_delegate_missing"
+
+
+@pytest.mark.usefixtures("package")
+def test_a_program_runs() -> None:
+    assert runtime.Program(b"program", kernels=("aten::add.out",)).run([1, 2]) == [2, 3]
+
+
+@pytest.mark.usefixtures("package")
+def test_operators_without_a_kernel_are_named_before_the_program_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runtime, "refuses", "it must not be asked")
+    with pytest.raises(UnsupportedError) as caught:
+        runtime.Program(b"program", kernels=("aten::sort.values", "aten::add.out", "aten::lgamma.out"))
+    assert caught.value.needs == ("aten::lgamma.out", "aten::sort.values")
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("told", "kind", "error_type", "name"),
+    [
+        ("Failed to load program, error: 0x:23", CellFailure, "executorch_program", "InvalidProgram"),
+        ("Failed to load method forward, error: 0x:30", CellFailure, "executorch_program", "DelegateInvalidCompatibility"),
+        ("Failed to load method forward, error: 0x:21", OutOfMemoryError, "memory_pressure", "MemoryAllocationFailed"),
+    ],
+)
+def test_a_program_that_the_runtime_refuses(
+    monkeypatch: pytest.MonkeyPatch, told: str, kind: type[CellFailure], error_type: str, name: str
+) -> None:
+    monkeypatch.setattr(Runtime, "refuses", told)
+    with pytest.raises(kind, match=rf"{name}\)$") as caught:
+        runtime.Program(b"program", kernels=())
+    assert caught.value.error_type == error_type
+
+
+@pytest.mark.usefixtures("package")
+def test_a_run_that_ends_with_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Method, "fails", "method->execute() failed with error 0x12")
+    with pytest.raises(CellFailure, match=r"failed with error 0x12 \(InvalidArgument\)") as caught:
+        runtime.Program(b"program", kernels=()).run([1])
+    assert caught.value.error_type == "executorch_failed"
+
+
+@pytest.mark.parametrize("told", ["something else", "error 0x99"])
+def test_an_error_without_a_known_code_is_left_as_it_is(told: str) -> None:
+    error = RuntimeError(told)
+    assert runtime.explained(error) is error
+
+
+def test_a_cell_that_generates_is_told_why_not() -> None:
+    descriptor = descriptor_of("executorch")
+    assert not descriptor.generates
+    assert "forward pass" in (descriptor.no_generation or "")
+    assert descriptor.export_of("torch export, lowered to XNNPACK") == "torch"
+    assert descriptor.export_of("transformers export, lowered to XNNPACK, with constant image_sizes") == "transformers"
