@@ -246,7 +246,8 @@ def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
 def _executorch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     """By the export that ``method`` names; by that of transformers if the cell ended before it recorded one."""
     exporter = descriptor_of(cell.target.backend).export_of(cell.method) or cell.target.options.get("export") or "transformers"
-    return {"exporter": exporter, "attention": _eager(code)}
+    constant = cell.method is None or "with constant" in cell.method
+    return {"exporter": exporter, "attention": _eager(code), "constant": constant}
 
 
 def _browser(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:

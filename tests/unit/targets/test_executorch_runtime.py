@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -42,11 +43,17 @@ class Runtime:
     def get(cls) -> Runtime:
         return cls()
 
-    def load_program(self, data: bytes) -> Any:
+    def load_program(self, data: bytes, *, enable_etdump: bool = False) -> Any:
         if self.refuses is not None:
             raise RuntimeError(self.refuses)
         assert data == b"program"
-        return SimpleNamespace(load_method={"forward": Method()}.__getitem__)
+
+        def write(events: str, values: str) -> None:
+            assert enable_etdump
+            Path(events).write_bytes(b"events")
+            Path(values).touch()
+
+        return SimpleNamespace(load_method={"forward": Method()}.__getitem__, write_etdump_result_to_file=write)
 
 
 @pytest.fixture
@@ -123,9 +130,35 @@ def test_a_program_that_the_runtime_refuses(
 @pytest.mark.usefixtures("package")
 def test_a_run_that_ends_with_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Method, "fails", "method->execute() failed with error 0x12")
-    with pytest.raises(CellFailure, match=r"failed with error 0x12 \(InvalidArgument\)") as caught:
+    with pytest.raises(CellFailure, match=r"failed with error 0x12 \(InvalidArgument\)$") as caught:
         runtime.Program(b"program", kernels=()).run([1])
     assert caught.value.error_type == "executorch_failed"
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        (
+            ["native_call_add.out", "OPERATOR_CALL", "native_call_convolution.out", "OPERATOR_CALL"],
+            r"\(InvalidArgument\) in convolution\.out$",
+        ),
+        (["native_call_add.out", "OPERATOR_CALL", "Add (ND) #1", "DELEGATE_CALL"], r"\(InvalidArgument\) in XnnpackBackend$"),
+        ([], r"\(InvalidArgument\)$"),
+    ],
+)
+def test_a_run_that_fails_is_recorded_once_more_to_name_the_call(monkeypatch: pytest.MonkeyPatch, last: list[str], told: str) -> None:
+    def inspector(*, etdump_path: str) -> Any:
+        assert Path(etdump_path).read_bytes() == b"events"
+        events = [SimpleNamespace(name=name) for name in last]
+        return SimpleNamespace(event_blocks=[SimpleNamespace(name="Default", events=[]), SimpleNamespace(name="Execute", events=events)])
+
+    module = ModuleType("executorch.devtools")
+    module.Inspector = inspector  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "executorch.devtools", module)
+    monkeypatch.setattr(Method, "fails", "method->execute() failed with error 0x12")
+    with pytest.raises(CellFailure, match=told):
+        runtime.Program(b"program", kernels=()).run([1])
 
 
 @pytest.mark.parametrize("told", ["something else", "error 0x99"])

@@ -13,10 +13,10 @@ import torch
 
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.models import onnx_extents
-from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of, with_extents
+from hwmatrix.models.onnx_exporters import told_of, with_extents
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.targets.executorch.descriptor import TORCH, TRANSFORMERS
-from hwmatrix.targets.executorch.operators import outside_the_core_set, replaced
+from hwmatrix.targets.executorch.operators import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -100,19 +100,24 @@ def make(load: Load, inputs: Tensors, *, only: str | None = None) -> tuple[Expor
 
 
 def _made(way: Callable[..., Exported], load: Load, inputs: Tensors) -> tuple[Exported, Lowered]:
-    """Export in one way and lower. If it meets a data-dependent value, do it again with the inputs that describe sizes held."""
-    try:
+    """Export in one way and lower, with the inputs that describe sizes held constant; if that fails, with all of them as arguments.
+
+    ExecuTorch plans memory in advance. Where a shape depends on data, lowering fails, or the program does when it runs.
+    """
+    fixed = onnx_extents.extents(inputs)
+    if not fixed:
         return _exported_and_lowered(way, load, inputs, fixed=())
-    except Exception as error:
-        fixed = onnx_extents.extents(inputs)
-        if not fixed or DATA_DEPENDENT not in told_of(error):
-            raise
+    try:
+        return _exported_and_lowered(way, load, inputs, fixed=fixed)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the tools raise, the model may not like its inputs held
         first = told_of(error)
     # Outside the handler, so that the first attempt's error does not become the cause of the second's.
     try:
-        return _exported_and_lowered(way, load, inputs, fixed=fixed)
+        return _exported_and_lowered(way, load, inputs, fixed=())
     except Exception as second:
-        second.add_note(f"The first attempt, without held sizes, had failed: {first}")
+        second.add_note(f"The first attempt, with {', '.join(fixed)} held, had failed: {first}")
         raise
 
 
@@ -177,7 +182,8 @@ def _described(
 def lower(program: torch.export.ExportedProgram) -> Lowered:
     """Give XNNPACK all that it takes, and turn the rest into calls of the runtime's kernels. Call it within :func:`patched`."""
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+    from executorch.exir import to_edge_transform_and_lower
+    from transformers.exporters.exporter_executorch import _get_edge_compile_config
     from transformers.exporters.utils import apply_fx_node_fixes, apply_fx_program_fixes
 
     apply_fx_program_fixes("executorch", program)
@@ -185,7 +191,7 @@ def lower(program: torch.export.ExportedProgram) -> Lowered:
     edge = to_edge_transform_and_lower(
         program,
         partitioner=[XnnpackPartitioner()],
-        compile_config=EdgeCompileConfig(_core_aten_ops_exception_list=outside_the_core_set()),
+        compile_config=_get_edge_compile_config("xnnpack"),  # the operators outside the core set that its own exporter lets through
     )
     made = edge.to_executorch()
     delegates, delegated = _delegated(made.exported_program().graph_module)

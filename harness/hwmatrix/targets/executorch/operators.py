@@ -1,31 +1,18 @@
-"""Operators that ExecuTorch cannot execute as they are, in terms of others that it can; and some that it needlessly rejects."""
+"""Functions that ExecuTorch cannot execute, in terms of others that it can, with the same results up to rounding."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from torch.nn import functional
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import torch
+
     Tensor = torch.Tensor
-
-_WITH_KERNELS: Final = ("repeat_interleave.Tensor",)
-"""Operators outside PyTorch's core set for which ExecuTorch 1.5 has a kernel, and which transformers' exporter does not let through."""
-
-
-def outside_the_core_set() -> list[Any]:
-    """Return the operators that lowering does not reject: those that transformers' exporter lets through, and a few more."""
-    from transformers.exporters.exporter_executorch import _get_edge_compile_config
-
-    found: list[Any] = list(_get_edge_compile_config("xnnpack")._core_aten_ops_exception_list)  # noqa: SLF001 - the only list there is
-    for name in _WITH_KERNELS:
-        packet, _, overload = name.partition(".")
-        found.append(getattr(getattr(torch.ops.aten, packet), overload))
-    return found
 
 
 @contextlib.contextmanager

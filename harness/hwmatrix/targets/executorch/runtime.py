@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
+import tempfile
 from importlib import metadata, util
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import CellFailure, OutOfMemoryError, UnavailableError, UnsupportedError
@@ -40,6 +44,11 @@ _OF_MEMORY: Final = frozenset({"MemoryAllocationFailed", "OutOfResources", "Dele
 _OF_THE_PROGRAM: Final = frozenset({"InvalidProgram", "DelegateInvalidCompatibility"})
 _CODE: Final = re.compile(r"error:? 0x:?([0-9a-f]+)", re.IGNORECASE)
 _METHOD: Final = "forward"
+_EXECUTION: Final = "Execute"
+_DELEGATE_CALL: Final = "DELEGATE_CALL"
+_KERNEL_CALL: Final = "native_call_"
+"""How the names of the events of kernels begin: ``native_call_convolution.out``."""
+_LOG: Final = logging.getLogger(__name__)
 
 
 def detect() -> tuple[str, dict[str, Any]]:
@@ -106,6 +115,7 @@ class Program:
         missing = tuple(sorted(set(kernels) - runtime.operator_registry.operator_names))
         if missing:
             raise UnsupportedError(f"ExecuTorch's runtime has no kernel for {', '.join(missing)}", needs=missing)
+        self._data = data
         try:
             self._program = runtime.load_program(data)
             self._method: Any = self._program.load_method(_METHOD)
@@ -121,17 +131,41 @@ class Program:
         try:
             found: Sequence[Any] = self._method.execute(values)
         except RuntimeError as error:
-            raise explained(error) from error
+            raise explained(error, last=_last_call(self._data, values)) from error
         return found
 
 
-def explained(error: RuntimeError) -> Exception:
-    """Return an error of the runtime with its code in words; the error itself if it names none."""
+def _last_call(data: bytes, values: Sequence[Any]) -> str | None:
+    """Run a failing program once more, with its events recorded. Return the last call, which is the one that failed; None: not known."""
+    from executorch.runtime import Runtime
+
+    try:
+        from executorch.devtools import Inspector
+
+        with tempfile.TemporaryDirectory(prefix="hwmatrix-executorch-") as folder:
+            program = Runtime.get().load_program(data, enable_etdump=True)
+            with contextlib.suppress(RuntimeError):
+                program.load_method(_METHOD).execute(values)
+            events, values_of = Path(folder) / "events.etdp", Path(folder) / "values.bin"
+            program.write_etdump_result_to_file(str(events), str(values_of))
+            blocks = Inspector(etdump_path=str(events)).event_blocks
+        names = [str(event.name) for block in blocks if block.name == _EXECUTION for event in block.events]
+    except Exception as failure:  # noqa: BLE001 - what the tool raises must not hide the runtime's own error
+        _LOG.info("the events of a failing program cannot be read: %s", failure)
+        return None
+    calls = [name for name in names if name.startswith(_KERNEL_CALL) or name == _DELEGATE_CALL]
+    if not calls:
+        return None
+    return DELEGATE if calls[-1] == _DELEGATE_CALL else calls[-1].removeprefix(_KERNEL_CALL)
+
+
+def explained(error: RuntimeError, *, last: str | None = None) -> Exception:
+    """Return an error of the runtime with its code in words, and with the ``last`` call; the error itself if it names no code."""
     found = _CODE.search(str(error))
     name = CODES.get(int(found[1], 16)) if found else None
     if found is None or name is None:
         return error
-    message = f"{error} ({name})"
+    message = f"{error} ({name})" + (f" in {last}" if last is not None else "")
     if name in _OF_MEMORY:
         return OutOfMemoryError(message, error_type="memory_pressure")
     return CellFailure(message, error_type="executorch_program" if name in _OF_THE_PROGRAM else "executorch_failed")

@@ -73,7 +73,8 @@ def _all_values(module: Any) -> tuple[Any, list[str]]:
         TraceError: as :func:`trace_graph`.
     """
     kept = copy.deepcopy(module)
-    nodes = [node for node in kept.graph.nodes if node.op == "call_function" and _is_compared(node)]
+    computed = _computed(kept.graph)
+    nodes = [node for node in kept.graph.nodes if node in computed and _is_compared(node)]
     size = sum(node.meta["val"].numel() * node.meta["val"].element_size() for node in nodes)
     if size > MOST_BYTES:
         raise TraceError(f"the graph's values take {size // 2**20} MiB, more than {MOST_BYTES // 2**20}")
@@ -81,6 +82,15 @@ def _all_values(module: Any) -> tuple[Any, list[str]]:
     kept.graph._codegen = torch.fx.graph.CodeGen()  # noqa: SLF001 - without the structure of the model's outputs
     kept.recompile()
     return kept, [node.name for node in nodes]
+
+
+def _computed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """The nodes that depend on the inputs. What is made of weights alone cannot be an output: a delegate keeps it for itself."""
+    computed: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "call_function" and any(given.op == "placeholder" or given in computed for given in node.all_input_nodes):
+            computed.add(node)
+    return computed
 
 
 def _is_compared(node: torch.fx.Node) -> bool:
