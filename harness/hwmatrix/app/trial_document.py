@@ -33,8 +33,43 @@ class CostDocument(TypedDict):
     factor: float | None
 
 
+class BatchTry(TypedDict):
+    """A batch that was tried. ``command`` repeats it, and ``wall_ms`` is how long its cell took; None: nothing was executed."""
+
+    batch: int
+    status: str
+    reason: str | None
+    error_type: str | None
+    peak_mb: float | None
+    device_peak_mb: float | None
+    wall_ms: float | None
+    command: str | None
+
+
+class LargestBatchDocument(TypedDict):
+    """A search for the largest batch that passes.
+
+    ``passed`` is the largest batch that passed, ``failed`` the smallest that did not (None: there is none). ``complete``: the gap between
+    the two is at most a sixteenth of the former, or the largest allowed batch passed; else the search ended before, after ``most_tries``
+    or because nothing could run. ``memory_mb`` is the limit of every try, and ``elapsed_s`` how long all of them took, with everything
+    around them.
+    """
+
+    passed: BatchTry | None
+    failed: BatchTry | None
+    complete: bool
+    tries: int
+    most_tries: int
+    most_batch: int
+    memory_mb: int
+    elapsed_s: float
+
+
 class TrialDocument(TypedDict):
-    """The trial of one kind of hardware. ``command`` repeats the last attempt; values that were not measured are None."""
+    """The trial of one kind of hardware. ``command`` repeats the last attempt; values that were not measured are None.
+
+    ``largest_batch`` is the result of a search; then the other values are those of the largest batch that passed. None: it was no search.
+    """
 
     model: str
     expected_hardware: str
@@ -56,6 +91,7 @@ class TrialDocument(TypedDict):
     attempts: list[AttemptDocument]
     recommendations: list[str]
     command: str | None
+    largest_batch: LargestBatchDocument | None
 
 
 class ModelTestDocument(TypedDict):

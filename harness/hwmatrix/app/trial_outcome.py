@@ -7,10 +7,19 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from hwmatrix.app.trial_document import TEST_SCHEMA, AttemptDocument, CostDocument, ModelTestDocument, TrialDocument
+from hwmatrix.app.trial_document import (
+    TEST_SCHEMA,
+    AttemptDocument,
+    BatchTry,
+    CostDocument,
+    LargestBatchDocument,
+    ModelTestDocument,
+    TrialDocument,
+)
 from hwmatrix.app.trials import Ended, Trial
 from hwmatrix.knowledge.evidence import Evidence
-from hwmatrix.knowledge.fallback import Cost, FallbackReport, Likeness, measured_cost, report_of
+from hwmatrix.knowledge.fallback import Cost, FallbackReport, Likeness, Tried, measured_cost, report_of
+from hwmatrix.knowledge.largest_batch import found_by
 from hwmatrix.records import Execution, Isolation, ModelPlan, Status
 from hwmatrix.report.write import replace, write_reports
 from hwmatrix.store.reading import DATABASE
@@ -23,7 +32,7 @@ _FILE: Final = "test.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The whole outcome of a test: its trials, their runs, and the earlier records."""
+    """The whole outcome of a test: its trials, their runs, and the earlier records. ``memory_mb`` is the limit of every attempt."""
 
     model: ModelPlan
     isolation: Isolation
@@ -32,6 +41,7 @@ class Outcome:
     evidence: Sequence[Evidence]
     like: Likeness
     why: str
+    memory_mb: int = 0
 
 
 def document_of(outcome: Outcome, *, kept: Path | None) -> ModelTestDocument:
@@ -66,7 +76,7 @@ def keep(outcome: Outcome, document: ModelTestDocument, output: Path, cache: Pat
 
 def _trial_document(trial: Trial, outcome: Outcome) -> TrialDocument:
     report = _report(trial, outcome)
-    row = trial.rows[-1] or {}
+    row = trial.rows[trial.decisive] or {}
     p50 = row.get("p50_ms") if row.get("execution") != Execution.EMULATED else None  # an emulator's time is not a speed
     data = report.as_dict()
     attempts = [
@@ -94,6 +104,40 @@ def _trial_document(trial: Trial, outcome: Outcome) -> TrialDocument:
         attempts=attempts,
         recommendations=list(report.recommendations),
         command=row.get("command"),
+        largest_batch=_largest_batch(trial, outcome),
+    )
+
+
+def _largest_batch(trial: Trial, outcome: Outcome) -> LargestBatchDocument | None:
+    if trial.search is None:
+        return None
+    found = found_by(trial.search, trial.tried)
+    rows = {id(tried): row for tried, row in zip(trial.tried, trial.rows, strict=True)}
+
+    def told(tried: Tried | None) -> BatchTry | None:
+        if tried is None:
+            return None
+        row = rows[id(tried)] or {}
+        return BatchTry(
+            batch=tried.attempt.batch,
+            status=tried.status.value,
+            reason=tried.reason,
+            error_type=tried.error_type,
+            peak_mb=row.get("peak_mb"),
+            device_peak_mb=row.get("device_peak_mb"),
+            wall_ms=tried.wall_ms,
+            command=row.get("command"),
+        )
+
+    return LargestBatchDocument(
+        passed=told(found.passed),
+        failed=told(found.failed),
+        complete=found.complete,
+        tries=sum(row is not None for row in trial.rows),
+        most_tries=trial.search.tries,
+        most_batch=trial.search.most,
+        memory_mb=outcome.memory_mb,
+        elapsed_s=outcome.ended.elapsed_s,
     )
 
 
@@ -102,6 +146,8 @@ def _report(trial: Trial, outcome: Outcome) -> FallbackReport:
     here = (tried.attempt.hardware for tried in trial.tried if tried.status is not Status.UNAVAILABLE)
     expected = trial.plan.order[0] if trial.asked else next(here, trial.plan.order[0])
     report = report_of(outcome.model.name, trial.plan, trial.tried, expected=expected)
+    if trial.search is not None:
+        return _report_of_search(trial, report)
     row = trial.rows[-1]
     if not report.fell_back or row is None or report.actual_batch is None:
         return report if report.fell_back else dataclasses.replace(report, cost=Cost(note="as expected"))
@@ -110,3 +156,12 @@ def _report(trial: Trial, outcome: Outcome) -> FallbackReport:
         outcome.evidence, outcome.like, expected=expected, batch=report.batch, actual_ms=timed, actual_batch=report.actual_batch
     )
     return dataclasses.replace(report, cost=cost)
+
+
+def _report_of_search(trial: Trial, report: FallbackReport) -> FallbackReport:
+    """The report of the largest batch that passed, which is as good as expected; without one, of the last attempt."""
+    best = trial.tried[trial.decisive]
+    if best.status is not Status.PASS:
+        return dataclasses.replace(report, cost=Cost(note="not measured"))
+    batch, hardware = best.attempt.batch, best.attempt.hardware
+    return dataclasses.replace(report, actual=hardware, batch=batch, actual_batch=batch, status=best.status, cost=Cost(note="as expected"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ from hwmatrix.host.executors import Executor, Workshop
 from hwmatrix.host.run_folder import RunFolder, claim, release
 from hwmatrix.knowledge.adapting import short_of_memory
 from hwmatrix.knowledge.fallback import Attempt, AttemptPlan, Tried, next_attempt
+from hwmatrix.knowledge.largest_batch import BatchSearch, found_by, next_batch
 from hwmatrix.matrix.load import LoadedMatrix
 from hwmatrix.matrix.plan import Selection, make_plan
 from hwmatrix.records import CellPlan, Dtype, Plan, Status
@@ -36,7 +38,10 @@ _UNTRIED: Final = frozenset({Status.UNAVAILABLE, Status.INFRA_ERROR, Status.NOT_
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialSite:
-    """Where trials run: the model and its selection, the executor, and the folder for runs and database."""
+    """Where trials run: the model and its selection, the executor, and the folder for runs and database.
+
+    ``memory_mb`` is the limit of each attempt, ``timing`` whether it is timed; None: as matrix.yaml says.
+    """
 
     loaded: LoadedMatrix
     selection: Selection
@@ -44,6 +49,8 @@ class TrialSite:
     workshop: Workshop
     environment: Environment
     output: Path
+    memory_mb: int | None = None
+    timing: bool | None = None
 
     @property
     def database(self) -> Path:
@@ -55,24 +62,39 @@ class TrialSite:
 class Trial:
     """The trial of one kind of hardware. ``targets`` maps hardware to targets of matrix.yaml.
 
+    With ``search``, the first hardware of the plan is tried with batch after batch, in search of the largest one that passes.
+
     ``tried`` and ``rows`` grow by one with each attempt. A row is None if no run was needed, because the hardware is missing.
     """
 
     plan: AttemptPlan
     targets: dict[str, str]
     asked: bool
+    search: BatchSearch | None = None
     tried: list[Tried] = dataclasses.field(default_factory=list)
     rows: list[dict[str, Any] | None] = dataclasses.field(default_factory=list)
 
     def next_to_run(self, executor: Executor) -> Attempt | None:
         """The next attempt; unavailable hardware is skipped and recorded with the reason."""
-        while (attempt := next_attempt(self.plan, self.tried)) is not None:
+        while (attempt := self._next()) is not None:
             target = self.targets.get(attempt.hardware)
             reason = "matrix.yaml has no target for it" if target is None else executor.unavailable(target)
             if reason is None:
                 return attempt
             self._end(Tried(attempt=attempt, status=Status.UNAVAILABLE, reason=reason, error_type="target_unavailable"), None)
         return None
+
+    def _next(self) -> Attempt | None:
+        if self.search is None:
+            return next_attempt(self.plan, self.tried)
+        batch = next_batch(self.search, self.tried)
+        return None if batch is None else Attempt(hardware=self.plan.order[0], batch=batch)
+
+    @property
+    def decisive(self) -> int:
+        """The index of the attempt that is the trial's result: the last one, or of a search the largest batch that passed, if any did."""
+        found = None if self.search is None else found_by(self.search, self.tried)
+        return len(self.tried) - 1 if found is None or found.passed is None else self.tried.index(found.passed)
 
     def missing(self) -> list[str]:
         """The targets that are not available here: a run's plan records them with the reason."""
@@ -99,10 +121,11 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The result of trials: the folders of their runs, and errors outside of cells (an image, the engine)."""
+    """The result of trials: the folders of their runs, errors outside of cells (an image, the engine), and the seconds that all took."""
 
     folders: tuple[RunFolder, ...]
     failures: tuple[HwmatrixError, ...]
+    elapsed_s: float
 
 
 def run_trials(site: TrialSite, trials: Sequence[Trial], view: View) -> Ended:
@@ -112,6 +135,7 @@ def run_trials(site: TrialSite, trials: Sequence[Trial], view: View) -> Ended:
         ConfigError: matrix.yaml lacks the selected model or target.
         HwmatrixError: the reference image or the bundles cannot be built, so nothing can run.
     """
+    begin = time.monotonic()
     folders: list[RunFolder] = []
     failures: list[HwmatrixError] = []
     recorded: set[str] = set()
@@ -128,18 +152,20 @@ def run_trials(site: TrialSite, trials: Sequence[Trial], view: View) -> Ended:
             rows = {row["target"]: row for row in _rows(site, folder)}
             for (trial, attempt), target in zip(together, targets, strict=True):
                 trial.learn(attempt, rows[target])
-    return Ended(folders=tuple(folders), failures=tuple(failures))
+    return Ended(folders=tuple(folders), failures=tuple(failures), elapsed_s=time.monotonic() - begin)
 
 
 def plan_of(site: TrialSite, targets: Sequence[str], batch: int | None) -> Plan:
     """The plan of one attempt: one forward pass on these targets, each in its first precision, with this batch (None: matrix.yaml's)."""
-    selection = dataclasses.replace(site.selection, targets=tuple(targets), generation=False)
+    selection = dataclasses.replace(site.selection, targets=tuple(targets), generation=False, timing=site.timing)
     plan = make_plan(site.loaded, selection, facts_of(site.loaded, site.executor, site.environment, site.workshop.commit))
     first = {target: site.loaded.spec.targets[target].dtypes[0] for target in targets}
-    cells = tuple(_with_batch(cell, batch) for cell in plan.cells if cell.settings.dtype is first[cell.target])
+    cells = tuple(_within(_with_batch(cell, batch), site.memory_mb) for cell in plan.cells if cell.settings.dtype is first[cell.target])
     models = tuple(
         model if batch in {None, model.batch} else dataclasses.replace(model, batch=batch, batch_asked=True) for model in plan.models
     )
+    if site.memory_mb is not None:
+        models = tuple(dataclasses.replace(model, memory_asked=True) for model in models)
     return dataclasses.replace(plan, cells=cells, models=models, adapt=None)  # the trials themselves halve the batch
 
 
@@ -148,6 +174,10 @@ def _with_batch(cell: CellPlan, batch: int | None) -> CellPlan:
         return cell
     key = cell.key.replace(f"/b{cell.settings.batch}-", f"/b{batch}-")
     return dataclasses.replace(cell, key=key, settings=dataclasses.replace(cell.settings, batch=batch))
+
+
+def _within(cell: CellPlan, memory_mb: int | None) -> CellPlan:
+    return cell if memory_mb is None else dataclasses.replace(cell, limits=dataclasses.replace(cell.limits, memory_mb=memory_mb))
 
 
 def _run(site: TrialSite, targets: Sequence[str], batch: int, view: View) -> tuple[RunFolder, list[HwmatrixError]]:

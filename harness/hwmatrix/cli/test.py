@@ -15,7 +15,7 @@ import typer
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import workshop_of
 from hwmatrix.app.selecting import select
-from hwmatrix.app.trial_document import AttemptDocument, ModelTestDocument, TrialDocument
+from hwmatrix.app.trial_document import AttemptDocument, LargestBatchDocument, ModelTestDocument, TrialDocument
 from hwmatrix.app.trial_outcome import Outcome, document_of, keep
 from hwmatrix.app.trials import Trial, TrialSite, plan_of, run_trials
 from hwmatrix.basics.near_miss import near_miss
@@ -35,6 +35,7 @@ from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host.executors import choose
 from hwmatrix.knowledge.fallback import RETRIES, AttemptPlan, Likeness, measured_hardware
+from hwmatrix.knowledge.largest_batch import MOST, TRIES, BatchSearch
 from hwmatrix.knowledge.on_record import on_record
 from hwmatrix.knowledge.priorities import order_of, reason_for
 from hwmatrix.knowledge.resolving import AUTO
@@ -57,13 +58,17 @@ _TEMPORARY: Final = "tests"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialRequest:
-    """The request: hardware (a target's name, a kind of hardware, ``auto``) or all of it, the batch, and what to try after a failure."""
+    """The request: hardware (a target's name, a kind of hardware, ``auto``) or all of it, the batch, and what to try after a failure.
+
+    ``search``: search for the largest batch instead.
+    """
 
     device: str
     everything: bool
     batch: int | None
     retries: int
     fallback: bool
+    search: BatchSearch | None = None
 
 
 def add_to(app: typer.Typer) -> None:
@@ -84,6 +89,19 @@ def trial_command(
     no_fallback: Annotated[
         bool, typer.Option("--no-fallback", help="Make only one attempt: no retry, no smaller batch, no other hardware.")
     ] = False,
+    largest_batch: Annotated[
+        bool, typer.Option("--largest-batch", help="Search for the largest batch that passes within the memory limit.")
+    ] = False,
+    max_batch: Annotated[
+        int | None, typer.Option("--max-batch", min=1, help=f"With --largest-batch: the largest to try. [default: {MOST}]", metavar="N")
+    ] = None,
+    max_tries: Annotated[
+        int | None, typer.Option("--max-tries", min=1, help=f"With --largest-batch: how many to try. [default: {TRIES}]", metavar="N")
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option("--memory", min=1, help="MiB that an attempt may add to its process. [default: matrix.yaml's]", metavar="MB"),
+    ] = None,
     save: Annotated[bool, typer.Option("--save", help="Keep the database and the reports in --output-dir.")] = False,
     output_dir: Annotated[Path | None, typer.Option("--output-dir", help="[default: reports/tests/<model>]", metavar="DIR")] = None,
     database: Annotated[
@@ -107,11 +125,21 @@ def trial_command(
 
         hwmatrix test --model openai/whisper-tiny --all-hardware --save
 
+        hwmatrix test --model bert --device openvino --largest-batch --memory 2000
+
         hwmatrix test --model ./my-checkpoint --device openvino --format json
     """
     if output_dir is not None and not save:
         raise ConfigError([Problem(where="--output-dir", what="nothing is kept without --save", hint="add --save, or leave it out")])
-    request = TrialRequest(device=device, everything=all_hardware, batch=batch_size, retries=retries, fallback=not no_fallback)
+    search = _search(largest=largest_batch, batch_size=batch_size, max_batch=max_batch, max_tries=max_tries)
+    request = TrialRequest(
+        device=device,
+        everything=all_hardware,
+        batch=1 if search is not None else batch_size,
+        retries=retries,
+        fallback=not no_fallback,
+        search=search,
+    )
     environment, loaded = read_environment(), load(matrix)
     _check_device(request, loaded)
     with progress(verbose=verbose) as view, contextlib.ExitStack() as stack:
@@ -119,18 +147,62 @@ def trial_command(
         selection = select(loaded, models=[model], size=size, cache=workshop.cache_dir, say=workshop.say)
         executor = choose(isolation.value, workshop)
         kept = stack.enter_context(_kept_folder(output_dir, selection, workshop.cache_dir, save=save))
-        site = TrialSite(loaded=loaded, selection=selection, executor=executor, workshop=workshop, environment=environment, output=kept)
+        site = TrialSite(
+            loaded=loaded,
+            selection=selection,
+            executor=executor,
+            workshop=workshop,
+            environment=environment,
+            output=kept,
+            memory_mb=memory,
+            timing=False if search is not None else None,  # a search asks only what works
+        )
         plan = _model_plan(site)
         evidence, like = _on_record(database), Likeness(model=plan, size=size, host=machine_identity(), isolation=executor.isolation)
         trials, why = _trials(request, site, plan, measured_hardware(evidence, like))
         ended = run_trials(site, trials, view)
-        outcome = Outcome(model=plan, isolation=executor.isolation, trials=trials, ended=ended, evidence=evidence, like=like, why=why)
+        outcome = Outcome(
+            model=plan,
+            isolation=executor.isolation,
+            trials=trials,
+            ended=ended,
+            evidence=evidence,
+            like=like,
+            why=why,
+            memory_mb=_limit_mb(site),
+        )
         document = document_of(outcome, kept=site.database if save else None)
         if save:
             for path in keep(outcome, document, site.output, workshop.cache_dir):
                 view.say(f"wrote {path}")
     _print(document, output)
     _raise_if_nothing_ran(trials, ended)
+
+
+def _search(*, largest: bool, batch_size: int | None, max_batch: int | None, max_tries: int | None) -> BatchSearch | None:
+    """The search for the largest batch; None if it was not requested.
+
+    Raises:
+        ConfigError: an option of the search without it, or a batch with it.
+    """
+    if not largest:
+        problems = [
+            Problem(where=option, what="it needs --largest-batch", hint="add --largest-batch, or leave it out")
+            for option, value in (("--max-batch", max_batch), ("--max-tries", max_tries))
+            if value is not None
+        ]
+        if problems:
+            raise ConfigError(problems)
+        return None
+    if batch_size is not None:
+        what, hint = "the batch is what --largest-batch searches for", "limit it with --max-batch, or leave it out"
+        raise ConfigError([Problem(where="--batch-size", what=what, hint=hint)])
+    return BatchSearch(most=max_batch or MOST, tries=max_tries or TRIES)
+
+
+def _limit_mb(site: TrialSite) -> int:
+    """The memory limit of every attempt, in MiB."""
+    return plan_of(site, list(site.loaded.spec.targets), None).cells[0].limits.memory_mb
 
 
 def _check_device(request: TrialRequest, loaded: LoadedMatrix) -> None:
@@ -181,7 +253,9 @@ def _trials(request: TrialRequest, site: TrialSite, model: ModelPlan, measured: 
     )
     if request.everything:
         every = [
-            Trial(plan=dataclasses.replace(alone, order=(target.backend,)), targets={target.backend: name}, asked=True)
+            Trial(
+                plan=dataclasses.replace(alone, order=(target.backend,)), targets={target.backend: name}, asked=True, search=request.search
+            )
             for name, target in spec.targets.items()
         ]
         return every, "all targets of matrix.yaml, each on its own, without fallback to another"
@@ -192,9 +266,15 @@ def _trials(request: TrialRequest, site: TrialSite, model: ModelPlan, measured: 
     targets = {target.backend: name for name, target in reversed(spec.targets.items())}  # the first of each kind
     if named is not None:
         targets[named.backend] = request.device
-    plan = dataclasses.replace(alone, order=order if request.fallback else order[:1])
+    if request.search is not None:
+        here = (each for each in order if each in targets and site.executor.unavailable(targets[each]) is None)
+        first = order[0] if preferred is not None else next(here, order[0])
+        plan = dataclasses.replace(alone, order=(first,))
+    else:
+        plan = dataclasses.replace(alone, order=order if request.fallback else order[:1])
     on_record = f"measured on this machine: {', '.join(measured)}; then " if measured else ""
-    return [Trial(plan=plan, targets=targets, asked=preferred is not None)], f"{on_record}{reason_for(kind)}"
+    trial = Trial(plan=plan, targets=targets, asked=preferred is not None, search=request.search)
+    return [trial], f"{on_record}{reason_for(kind)}"
 
 
 def _raise_if_nothing_ran(trials: Sequence[Trial], ended: Ended) -> None:
@@ -218,6 +298,9 @@ def _print(document: ModelTestDocument, output: Format) -> None:
         typer.echo(json.dumps(document, indent=2))
         return
     trials = document["trials"]
+    if any(trial["largest_batch"] for trial in trials):
+        _print_search(document)
+        return
     columns = ("expected", "actual", "status", "dtype", "batch", "p50", "sample", "cost")
     print_table(columns, [_cells(trial) for trial in trials])
     typer.echo(f"{document['model']} ({document['size']}, isolation: {document['isolation']}). Order: {document['order_stands_on']}.")
@@ -227,6 +310,56 @@ def _print(document: ModelTestDocument, output: Format) -> None:
     lines += [f"repeat: {attempt['command']}" for attempt in attempts if attempt["command"]]
     for line in dict.fromkeys(lines):
         typer.echo(f"  {line}")
+
+
+def _print_search(document: ModelTestDocument) -> None:
+    """Print every batch that was tried, and the result of each search in a sentence."""
+    rows = [
+        (_place(trial), str(each["batch"]), each["status"], _seconds(each["wall_ms"]), _why(each))
+        for trial in document["trials"]
+        for each in trial["attempts"]
+    ]
+    print_table(("target", "batch", "status", "took", "why"), rows)
+    typer.echo(f"{document['model']} ({document['size']}, isolation: {document['isolation']}).")
+    for trial in document["trials"]:
+        found = trial["largest_batch"]
+        if found is not None:
+            typer.echo(f"  {_search_result(trial, found)}")
+            for each in (found["passed"], found["failed"]):
+                if each is not None and each["command"]:
+                    typer.echo(f"  repeat batch {each['batch']}: {each['command']}")
+
+
+def _search_result(trial: TrialDocument, found: LargestBatchDocument) -> str:
+    passed, failed = found["passed"], found["failed"]
+    least = f"batch {failed['batch']} does not: {failed['status']}: {_first_line(failed['reason'])}" if failed else ""
+    if passed is None:
+        told = least or f"nothing could run: {trial['attempts'][-1]['status']}: {_first_line(trial['attempts'][-1]['reason'])}"
+    elif failed is None:
+        told = f"batch {passed['batch']} passes" + (", the largest that was allowed" if found["complete"] else "")
+    else:
+        told = f"batch {passed['batch']} passes, {least}"
+    left = "" if found["complete"] else "; the search ended early"
+    limit = f"within {found['memory_mb']:,} MiB"
+    return f"{_place(trial)}: {told}{left} ({limit}; {found['tries']} tries in {found['elapsed_s']:.0f} s)."
+
+
+def _place(trial: TrialDocument) -> str:
+    """The target, and the precision if anything was executed."""
+    return " ".join(filter(None, (trial["target"] or trial["expected_hardware"], trial["dtype"])))
+
+
+def _first_line(reason: str | None) -> str:
+    line = (reason or "").strip().partition("\n")[0]
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+
+
+def _why(attempt: AttemptDocument) -> str:
+    return "" if attempt["status"] == Status.PASS else _first_line(attempt["reason"])
+
+
+def _seconds(ms: float | None) -> str:
+    return "-" if ms is None else f"{ms / 1000:.1f} s"
 
 
 def _cells(trial: TrialDocument) -> tuple[str, ...]:
@@ -252,10 +385,8 @@ def _cells(trial: TrialDocument) -> tuple[str, ...]:
 
 def _attempt_line(attempt: AttemptDocument) -> str:
     """A failed attempt, in one line."""
-    reason = (attempt["reason"] or "").strip().partition("\n")[0]
-    shown = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
     again = f", retry {attempt['retry']}" if attempt["retry"] else ""
-    return f"{attempt['hardware']}, batch {attempt['batch']}{again}: {attempt['status']}: {shown}"
+    return f"{attempt['hardware']}, batch {attempt['batch']}{again}: {attempt['status']}: {_first_line(attempt['reason'])}"
 
 
 def _ms(value: float | None) -> str:

@@ -96,8 +96,8 @@ class ModelPlan:
     ``weights`` is ``recipe`` (random weights from ``seed``), ``factory`` (the same, with a configuration made from the type
     ``architecture`` alone), ``hub`` (``hub_id`` at ``revision``) or a local folder's path. ``selector`` is the value of ``--models``
     that selects it again. ``unbuildable`` states why the model cannot be built; then nothing is tried. ``batch_asked`` says that the
-    user set ``batch``, and matrix.yaml has another. ``new_tokens`` is how many its bundle's prompts generate; 0: no prompts.
-    ``prompt_lengths`` are the tokens of further prompts, ascending.
+    user set ``batch``, and matrix.yaml has another; ``memory_asked`` the same of the limit of its cells. ``new_tokens`` is how many its
+    bundle's prompts generate; 0: no prompts. ``prompt_lengths`` are the tokens of further prompts, ascending.
     """
 
     name: str
@@ -114,6 +114,7 @@ class ModelPlan:
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     batch: int = 1
     batch_asked: bool = False
+    memory_asked: bool = False
     sequence_length: int = 16
     new_tokens: int = 0
     prompt_lengths: tuple[int, ...] = ()
@@ -282,8 +283,9 @@ def cell_command(model: ModelPlan, cell: CellPlan, plan: Plan) -> str:
     A retry with another precision or batch is repeated by its failed cell: its target need not list that precision.
     """
     isolation = plan.isolation.value
-    if model.batch_asked:
+    if model.batch_asked or model.memory_asked:
         tested = f"--model {shlex.quote(model.selector or model.name)} --size {cell.size.value} --device {cell.target}"
+        tested += f" --memory {cell.limits.memory_mb}" if model.memory_asked else ""
         return f"hwmatrix test {tested} --batch-size {cell.settings.batch} --isolation {isolation} --no-fallback"
     selected = f"--models {shlex.quote(model.selector or model.name)} --size {cell.size.value} --targets {cell.target}"
     settings = cell.settings

@@ -402,3 +402,105 @@ def test_if_only_images_fail_that_is_the_error(executor: ScriptedExecutor) -> No
 def test_the_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["test", "--help"]) == 0
     assert "hwmatrix test --model vit --device cuda --batch-size 64" in capsys.readouterr().out
+
+
+# ── the largest batch ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_largest_batch_is_found_and_every_try_is_a_cell(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
+    executor.fits["cpu"] = 5
+    (trial,) = tested("--model", "bert", "--device", "cpu", "--largest-batch")["trials"]
+    tries = [("cpu", 1, "pass"), ("cpu", 2, "pass"), ("cpu", 4, "pass"), ("cpu", 8, "oom"), ("cpu", 6, "oom"), ("cpu", 5, "pass")]
+    assert attempts(trial) == tries
+    assert executor.ran == [f"bert/tiny/cpu/float32/b{batch}-s16-t1" for _, batch, _ in tries]
+    found = trial["largest_batch"]
+    assert (found["passed"]["batch"], found["failed"]["batch"], found["failed"]["status"]) == (5, 6, "oom")
+    assert found["failed"]["reason"] == OUT_OF_MEMORY
+    assert "--batch-size 6" in found["failed"]["command"]
+    assert (found["complete"], found["tries"], found["most_batch"], found["memory_mb"]) == (True, 6, 4096, 4096)
+    assert found["elapsed_s"] > 0
+    assert (trial["status"], trial["batch"], trial["actual_batch"], trial["fell_back"]) == ("pass", 5, 5, False)
+
+
+def test_the_limits_of_a_search(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
+    (trial,) = tested("--model", "bert", "--device", "cpu", "--largest-batch", "--max-batch", "3", "--memory", "777")["trials"]
+    found = trial["largest_batch"]
+    assert (found["passed"]["batch"], found["failed"], found["complete"], found["memory_mb"]) == (3, None, True, 777)
+    assert "--memory 777" in found["passed"]["command"]
+    executor.fits["cpu"] = 40
+    (cut,) = tested("--model", "bert", "--device", "cpu", "--largest-batch", "--max-tries", "8")["trials"]
+    found = cut["largest_batch"]
+    assert (found["passed"]["batch"], found["failed"]["batch"], found["complete"], found["tries"]) == (32, 48, False, 8)
+
+
+def test_the_reason_may_be_another_than_memory(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
+    executor.script["cpu"] = [Status.PASS, Status.PASS, Status.CRASH, Status.PASS]
+    (trial,) = tested("--model", "bert", "--device", "cpu", "--largest-batch")["trials"]
+    assert attempts(trial) == [("cpu", 1, "pass"), ("cpu", 2, "pass"), ("cpu", 4, "crash"), ("cpu", 3, "pass")]
+    assert trial["largest_batch"]["failed"]["status"] == "crash"
+
+
+def test_a_model_that_fails_with_a_batch_of_one_has_no_largest_batch(
+    tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor
+) -> None:
+    executor.script["cpu"] = [Status.ERROR]
+    (trial,) = tested("--model", "bert", "--device", "cpu", "--largest-batch")["trials"]
+    assert (trial["status"], trial["largest_batch"]["passed"], trial["largest_batch"]["failed"]["batch"]) == ("error", None, 1)
+
+
+def test_every_hardware_has_a_search_of_its_own_and_absent_ones_say_so(
+    tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor
+) -> None:
+    executor.fits |= {"cpu": 2, "openvino": 1}
+    trials = tested("--model", "bert", "--all-hardware", "--largest-batch", "--max-batch", "4")["trials"]
+    found = {trial["expected_hardware"]: trial["largest_batch"] for trial in trials}
+    assert {name: each["passed"] and each["passed"]["batch"] for name, each in found.items()} == {
+        "cpu": 2,
+        "openvino": 1,
+        "cuda": None,
+        "qnn": 4,
+    }
+    assert (found["cuda"]["tries"], found["cuda"]["failed"], found["cuda"]["complete"]) == (0, None, False)
+
+
+def test_without_a_device_the_first_that_is_here_is_searched(tested: Callable[..., dict[str, Any]]) -> None:
+    (trial,) = tested("--model", "bert", "--largest-batch", "--max-batch", "1")["trials"]
+    assert attempts(trial) == [("cpu", 1, "pass")]
+
+
+def test_a_search_that_cannot_run_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["test", "--model", "bert", "--device", "cuda", "--largest-batch"]) == 6
+    assert NO_GPU in capsys.readouterr().err
+
+
+def test_a_search_is_printed_with_its_tries_and_its_result(executor: ScriptedExecutor, capsys: pytest.CaptureFixture[str]) -> None:
+    executor.fits["cpu"] = 2
+    assert main.main(["test", "--model", "bert", "--device", "cpu", "--largest-batch", "--memory", "1500"]) == 0
+    printed = capsys.readouterr().out
+    assert f"cpu float32: batch 2 passes, batch 3 does not: oom: {OUT_OF_MEMORY} (within 1,500 MiB; 4 tries in " in printed
+    assert "repeat batch 3: hwmatrix test --model bert --size tiny --device cpu --memory 1500 --batch-size 3" in printed
+
+
+def test_every_try_is_kept_as_a_row(executor: ScriptedExecutor, tmp_path: Path) -> None:
+    executor.fits["cpu"] = 2
+    assert (
+        main.main(["test", "--model", "bert", "--device", "cpu", "--largest-batch", "--save", "--output-dir", str(tmp_path / "kept")]) == 0
+    )
+    with duckdb.connect(str(tmp_path / "kept" / "matrix.duckdb"), read_only=True) as connection:
+        rows = connection.execute("SELECT batch, status FROM results ORDER BY batch").fetchall()
+    assert rows == [(1, "pass"), (2, "pass"), (3, "oom"), (4, "oom")]
+    plans = [json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path / "kept" / "runs").glob("*/plan.json")]
+    assert [plan["timing"] for plan in plans] == [False] * 4  # it asks only what works
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--largest-batch", "--batch-size", "4"], "--batch-size: the batch is what --largest-batch searches for"),
+        (["--max-batch", "4"], "--max-batch: it needs --largest-batch"),
+        (["--max-tries", "4"], "--max-tries: it needs --largest-batch"),
+    ],
+)
+def test_options_of_a_search_belong_together(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["test", "--model", "bert", *argv]) == 2
+    assert told in capsys.readouterr().err
