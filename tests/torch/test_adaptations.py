@@ -76,7 +76,7 @@ def test_a_batch_that_is_too_large_and_a_precision_that_fails(tmp_path: Path, sh
 def test_a_target_without_the_precision_is_believed_and_works_in_its_own(tmp_path: Path, shared_cache: Path) -> None:
     pytest.importorskip("onnxruntime")
     ((cell, attempts),) = work_off(
-        planned(Backend.ONNXRUNTIME, (Case(name="good"), {"dtype": Dtype.FLOAT16})), tmp_path / "run", shared_cache
+        planned(Backend.ONNXRUNTIME, (Case(name="good"), {"dtype": Dtype.BFLOAT16})), tmp_path / "run", shared_cache
     )
     assert (cell.status, cell.error_type, cell.level) == ("unsupported", "unsupported_dtype", "Low")
     assert attempts == [({"dtype": "float32"}, "pass")]

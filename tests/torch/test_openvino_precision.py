@@ -24,6 +24,9 @@ TOLERANCES = {
     Dtype.FLOAT32: Tolerance(relative_error=1e-4, reason="a test"),
     Dtype.FLOAT16: Tolerance(relative_error=2e-2, excess=8, bound=16, reason="a test"),
     Dtype.BFLOAT16: Tolerance(relative_error=1e-1, excess=8, bound=16, reason="a test"),
+    Dtype.INT8: Tolerance(relative_error=1e-1, excess=100, reason="a test"),
+    Dtype.INT4: Tolerance(relative_error=5e-1, excess=100, reason="a test"),
+    Dtype.A8W8: Tolerance(relative_error=2e-1, excess=4, bound=8, reason="a test"),
 }
 
 
@@ -63,13 +66,36 @@ def test_by_default_the_processor_s_precision_judges_the_cell(shared_cache: Path
     assert ("excess" in found["facts"]) is (precision is not Dtype.FLOAT32)
 
 
-@pytest.mark.parametrize(("dtype", "name"), [(Dtype.FLOAT16, "FP16"), (Dtype.BFLOAT16, "BF16")])
-def test_a_precision_that_the_plugin_replaces_is_unsupported(dtype: Dtype, name: str, shared_cache: Path) -> None:
-    """A processor has instructions for neither narrow precision, for one of them, or for both; the plugin uses only what it has."""
-    found = ended(dtype, shared_cache / "bundles")
-    if name in native():
-        assert (found["verdict"], found["facts"]["precision"]) == ("pass", dtype), found["error"]
+def test_a_precision_that_the_plugin_replaces_is_unsupported(shared_cache: Path) -> None:
+    """Not every processor has instructions for bfloat16; the plugin uses only what it has."""
+    found = ended(Dtype.BFLOAT16, shared_cache / "bundles")
+    if "BF16" in native():
+        assert (found["verdict"], found["facts"]["precision"]) == ("pass", Dtype.BFLOAT16), found["error"]
     else:
         assert (found["verdict"], found["error"]["type"]) == ("unsupported", "unsupported_dtype")
-        assert f"{dtype} was requested, but the runtime computes in" in found["error"]["message"]
-        assert found["facts"]["precision"] != dtype  # what it computes in instead is kept
+        assert "bfloat16 was requested, but the runtime computes in" in found["error"]["message"]
+        assert found["facts"]["precision"] != Dtype.BFLOAT16  # what it computes in instead is kept
+
+
+@pytest.mark.parametrize(
+    ("dtype", "how", "weights"),
+    [
+        (Dtype.FLOAT16, "compress_to_fp16", " of f16 weights by "),
+        (Dtype.INT8, "NNCF INT8_ASYM", " of u8 weights by "),
+        (Dtype.INT4, "NNCF INT4_SYM in groups of 16", " of i4 weights by "),
+        (Dtype.A8W8, "nncf.quantize from 8 inputs", " of i8 weights by "),
+    ],
+)
+def test_weights_in_a_precision_are_judged_by_it_and_the_placement_tells_how_they_are_multiplied(
+    dtype: Dtype, how: str, weights: str, shared_cache: Path
+) -> None:
+    """On every processor: the type that they are multiplied in may differ, and is in the placement, with the kernel."""
+    found = ended(dtype, shared_cache / "bundles")
+    facts = found["facts"]
+    assert found["verdict"] == "pass", found["error"]
+    assert how in facts["method"]
+    assert weights in facts["placement_detail"] or "FullyConnected of" in facts["placement_detail"]
+    assert 1e-5 < facts["relative_error"] < 1
+    if dtype in {Dtype.INT8, Dtype.INT4}:
+        assert facts["loss"] == pytest.approx(facts["relative_error"], rel=0.05)
+        assert facts["excess"] < 100

@@ -272,7 +272,7 @@ def test_the_float16_graph_keeps_masks_and_the_export_is_left_alone(tmp_path: Pa
 
 
 def test_random_samples_are_of_the_same_kind() -> None:
-    from hwmatrix.targets.qnn.graph import TokenIds, random_samples
+    from hwmatrix.models.calibration import TokenIds, random_samples
 
     inputs = {
         "input_ids": np.array([[9, 1, 2, 3, 8]]),

@@ -114,7 +114,7 @@ def _place(name: str, plan: ModelPlan, found: Classification, spec: MatrixSpec, 
 
 def _dtype(target: TargetSpec | None, spec: MatrixSpec) -> Dtype:
     """float32 if the target supports it; else its first precision with a tolerance; else the first precision with a tolerance."""
-    listed = [dtype for dtype in target.dtypes if dtype in spec.tolerances] if target else []
+    listed = [dtype for dtype in target.every_dtype if dtype in spec.tolerances] if target else []
     listed = listed or list(spec.tolerances)
     return Dtype.FLOAT32 if Dtype.FLOAT32 in listed else listed[0]
 

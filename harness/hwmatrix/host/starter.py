@@ -50,7 +50,7 @@ def starter_matrix(plans: Sequence[ModelPlan], targets: Sequence[str], shipped: 
     the suite ``performance`` has the checkpoints.
     """
     chosen = {name: target for name, target in shipped.targets.items() if name in {REFERENCE, *targets}}
-    used = {each for target in chosen.values() for dtype in target.dtypes for each in descriptor_of(target.backend).computes_in(dtype)}
+    used = {each for target in chosen.values() for dtype in target.every_dtype for each in descriptor_of(target.backend).computes_in(dtype)}
     dtypes = [dtype for dtype in shipped.tolerances if dtype in used]
     models = [_entry(plan, name, shipped) for plan, name in zip(plans, _names(plans), strict=True)]
     return (

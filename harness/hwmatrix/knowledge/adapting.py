@@ -30,7 +30,9 @@ _BITS: Final = {
 }
 """Bits of a weight: only a precision with fewer saves memory."""
 _UNSUPPORTED_DTYPE: Final = "unsupported_dtype"
-_BY_PRECISION: Final = frozenset({_UNSUPPORTED_DTYPE, PRECISION_LOSS})
+_BY_PRECISION: Final = frozenset(
+    {_UNSUPPORTED_DTYPE, PRECISION_LOSS, "group_size", "nothing_to_quantize", "missing_package", "calibration_constant"}
+)
 """Error types that another export of the same model cannot change."""
 _WRONG: Final = frozenset({Status.MISMATCH, Status.UNSUPPORTED, Status.ERROR, Status.CRASH})
 """Statuses that a precision or an export may have caused."""

@@ -241,6 +241,22 @@ def _suite_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
                 at = ("suites", name, "models", index)
                 yield at, f"suite {name!r} names the unknown model {model!r}", near_miss(model, spec.models)
         yield from _measure_problems(spec, name)
+        yield from _suite_dtype_problems(spec, name)
+
+
+def _suite_dtype_problems(spec: MatrixSpec, suite: str) -> Iterator[tuple[Location, str, str]]:
+    """Check the precisions that a suite adds: targets that exist, and precisions that are in their ``more_dtypes``."""
+    named = spec.suites[suite].dtypes
+    for target, dtypes in () if named == "all" else named.items():
+        at: Location = ("suites", suite, "dtypes", target)
+        if target not in spec.targets:
+            yield at, f"suite {suite!r} adds precisions to the unknown target {target!r}", near_miss(target, spec.targets)
+            continue
+        there = [dtype.value for dtype in spec.targets[target].more_dtypes]
+        for index, dtype in enumerate(dtypes):
+            if dtype.value not in there:
+                what = f"suite {suite!r} adds {dtype.value}, which is not in more_dtypes of target {target!r}"
+                yield (*at, index), what, near_miss(dtype.value, there) if there else "add it there"
 
 
 def _measure_problems(spec: MatrixSpec, suite: str) -> Iterator[tuple[Location, str, str]]:
@@ -255,10 +271,11 @@ def _measure_problems(spec: MatrixSpec, suite: str) -> Iterator[tuple[Location, 
 def _target_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for name, target in spec.targets.items():
         descriptor = descriptor_of(target.backend)
-        for index, dtype in enumerate(target.dtypes):
-            if dtype in target.dtypes[:index]:
-                yield ("targets", name, "dtypes", index), f"target {name!r} lists {dtype.value} twice", "remove one of them"
-            at = ("targets", name, "dtypes", index)
+        for index, dtype in enumerate(target.every_dtype):
+            further = index - len(target.dtypes)
+            at: Location = ("targets", name, "dtypes", index) if further < 0 else ("targets", name, "more_dtypes", further)
+            if dtype in target.every_dtype[:index]:
+                yield at, f"target {name!r} lists {dtype.value} twice", "remove one of them"
             missing = [each.value for each in descriptor.computes_in(dtype) if each not in spec.tolerances]
             if dtype is Dtype.DEFAULT and dtype not in descriptor.precisions:
                 what = f"target {name!r} uses default, but {target.backend} does not report the precision that it chooses"

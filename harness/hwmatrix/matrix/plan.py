@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.near_miss import near_miss
@@ -103,7 +104,7 @@ def check_selection(matrix: LoadedMatrix, selection: Selection) -> None:
         if name not in allowed
     ]
     chosen = [target for name, target in spec.targets.items() if not selection.targets or name in selection.targets]
-    tested = dict.fromkeys(dtype.value for target in chosen for dtype in target.dtypes)
+    tested = dict.fromkeys(dtype.value for target in chosen for dtype in target.every_dtype)
     problems += [
         Problem(where="--dtypes", what=f"no selected target is tested in {dtype.value}", hint=near_miss(dtype.value, tested))
         for dtype in selection.dtypes
@@ -126,7 +127,7 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
         models = _generating(models, matrix.spec)
     axes = _axes(matrix, selection)
     models = _varied(models, axes)
-    cells = _cells(models, targets, matrix, selection.dtypes, axes)
+    cells = _cells(models, targets, matrix, _Precisions.chosen(matrix, selection), axes)
     if not cells:
         raise NothingSelectedError("no cell matches the selection", advice="Use fewer restrictions, or another --suite.")
     made = _plan(matrix, facts, targets=targets, models=models, cells=cells, suite=_timed_as(matrix, selection))
@@ -170,7 +171,7 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
     names = [target.name for target in old.targets if target.name in spec.targets]
     targets = tuple(_target_plan(name, spec.targets[name], matrix, facts) for name in names)
     models = _varied(models, old.axes)
-    cells = _cells(models, targets, matrix, old.dtypes, old.axes)
+    cells = _cells(models, targets, matrix, _Precisions.planned(old), old.axes)
     if not cells:
         raise NothingSelectedError("matrix.yaml no longer has any cell of the last run", advice="Start a new one without --stale.")
     whole = types_of if old.types_of is not None else None
@@ -180,10 +181,41 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
     return dataclasses.replace(kept, withdrawn=tuple(sorted(withdrawn)))
 
 
+@dataclasses.dataclass(frozen=True)
+class _Precisions:
+    """The precisions of a plan: the ``named`` ones, or those of each target with the ``added`` ones (None: all that it has)."""
+
+    named: tuple[Dtype, ...]
+    added: Mapping[str, tuple[Dtype, ...]] | None
+
+    @classmethod
+    def chosen(cls, matrix: LoadedMatrix, selection: Selection) -> _Precisions:
+        """As the selection names them, or as its suite adds them."""
+        suite = matrix.spec.suites.get(_timed_as(matrix, selection) or "")
+        added = suite.dtypes if suite is not None else {}
+        return cls(selection.dtypes, None if added == "all" else added)
+
+    @classmethod
+    def planned(cls, old: Plan) -> _Precisions:
+        """As in an earlier plan."""
+        added: dict[str, tuple[Dtype, ...]] = {}
+        for cell in old.cells:
+            added[cell.target] = (*added.get(cell.target, ()), cell.settings.dtype)
+        return cls(old.dtypes, added)
+
+    def of(self, name: str, target: TargetSpec) -> tuple[Dtype, ...]:
+        """The precisions in which a target is tested."""
+        if self.named:
+            return tuple(dtype for dtype in target.every_dtype if dtype in self.named)
+        if self.added is None:
+            return target.every_dtype
+        return (*target.dtypes, *(dtype for dtype in target.more_dtypes if dtype in self.added.get(name, ())))
+
+
 def _cells(
-    models: tuple[ModelPlan, ...], targets: tuple[TargetPlan, ...], matrix: LoadedMatrix, dtypes: tuple[Dtype, ...], axes: Axes
+    models: tuple[ModelPlan, ...], targets: tuple[TargetPlan, ...], matrix: LoadedMatrix, precisions: _Precisions, axes: Axes
 ) -> tuple[CellPlan, ...]:
-    """The cells of all models on all targets, in these precisions of each target (empty: in all), with each number of threads.
+    """The cells of all models on all targets, in these precisions of each target, with each number of threads.
 
     A model that generates has two: one forward pass, then a prompt and the tokens that follow it.
     """
@@ -191,17 +223,16 @@ def _cells(
         _cell_plan(model, target, _settings(model, dtype, threads, new_tokens), matrix)
         for model in models
         for target in targets
-        for dtype in matrix.spec.targets[target.name].dtypes
-        if not dtypes or dtype in dtypes
+        for dtype in precisions.of(target.name, matrix.spec.targets[target.name])
         for threads in axes.threads or (matrix.spec.targets[target.name].threads,)
-        for new_tokens in ((0, model.new_tokens) if model.new_tokens and _has_generation(target) else (0,))
+        for new_tokens in ((0, model.new_tokens) if model.new_tokens and _has_generation(target, dtype) else (0,))
     )
 
 
-def _has_generation(target: TargetPlan) -> bool:
-    """Whether models have cells that generate on a target: it can, or there is a reason why it cannot."""
+def _has_generation(target: TargetPlan, dtype: Dtype) -> bool:
+    """Whether models have cells that generate on a target in a precision: it can, or there is a reason why it cannot."""
     descriptor = descriptor_of(target.backend)
-    return descriptor.generates or descriptor.no_generation is not None
+    return dtype not in descriptor.forward_only and (descriptor.generates or descriptor.no_generation is not None)
 
 
 def _varied(models: tuple[ModelPlan, ...], axes: Axes) -> tuple[ModelPlan, ...]:
@@ -325,7 +356,7 @@ def _chosen_targets(matrix: LoadedMatrix, selection: Selection, facts: RunFacts)
     return tuple(
         _target_plan(name, target, matrix, facts)
         for name, target in matrix.spec.targets.items()
-        if (not selection.targets or name in selection.targets) and (not selection.dtypes or {*selection.dtypes} & {*target.dtypes})
+        if (not selection.targets or name in selection.targets) and (not selection.dtypes or {*selection.dtypes} & {*target.every_dtype})
     )
 
 

@@ -104,6 +104,7 @@ class ModelSpec:
 class TargetSpec:
     """A hardware target: a backend, the folder of its image under images/, and the backend's own options.
 
+    ``dtypes`` are the precisions of every run, ``more_dtypes`` those that a suite's ``dtypes`` or ``--dtypes`` may add.
     ``devices`` are device nodes of this machine that its container gets, ``gpus`` asks the container toolkit for all GPUs. A
     ``native`` target never runs in a container. ``timeout_s`` is for every cell of it, instead of that of the size. ``runs_on`` are the
     labels that a CI runner must have for it; without any, it runs on the hosted ones of ``github``.
@@ -114,6 +115,7 @@ class TargetSpec:
     base: Name = "torch-cpu"
     execution: Execution = Execution.HARDWARE
     dtypes: tuple[Dtype, ...] = (Dtype.FLOAT32,)
+    more_dtypes: tuple[Dtype, ...] = ()
     threads: Positive = 1
     timeout_s: Annotated[float, Field(gt=0)] | None = None
     devices: tuple[Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_.-]+$")], ...] = ()
@@ -121,6 +123,11 @@ class TargetSpec:
     native: bool = False
     runs_on: tuple[Label, ...] = ()
     options: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def every_dtype(self) -> tuple[Dtype, ...]:
+        """Every precision that it can be tested in."""
+        return (*self.dtypes, *self.more_dtypes)
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -155,13 +162,15 @@ class SuiteSpec:
 
     ``models: all`` means every model that is listed; ``models: types`` adds a tiny model for every other model type of the installed
     transformers, made from the type alone. ``timing: false`` tests only whether models work, not how fast they are; ``generation: false``
-    runs only one forward pass; ``measure`` overrides keys of the matrix's; ``settings`` are varied.
+    runs only one forward pass; ``measure`` overrides keys of the matrix's; ``settings`` are varied. ``dtypes`` adds precisions: all of
+    the ``more_dtypes`` of targets, or the named ones of some targets.
     """
 
     size: Size = Size.TINY
     models: Literal["all", "types"] | tuple[Name, ...] = "all"
     timing: bool = True
     generation: bool = True
+    dtypes: Literal["all"] | dict[Name, tuple[Dtype, ...]] = Field(default_factory=dict)
     measure: PartialMeasureSpec = Field(default_factory=PartialMeasureSpec)
     settings: AxesSpec = Field(default_factory=AxesSpec)
     description: str = ""

@@ -9,23 +9,25 @@ Excess up to ``Tolerance.excess`` passes, unless the target does the task worse 
 same answers. Higher excess is a mismatch, whatever the task says: a coarse metric must not hide a wrong kernel. That also holds for the
 outputs on the held-out inputs together: one input does not show a mask that is ignored. If the floor is not known, only the largest error
 of matrix.yaml decides; it also limits the error of a model without a task.
+
+A target that rounds weights itself also runs the same graph with its rounded weights as float32 numbers (``Rounded``). Loss is then the
+error of that graph, and excess the target's distance from it: the kernels' own error, as a multiple of the floor of what they compute in.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from hwmatrix.measure.parity import compare
+from hwmatrix.measure.parity import Comparison, compare
 from hwmatrix.records import Dtype, NoiseFloor, OutputRecord, Status, Tolerance
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwmatrix.measure.parity import Array, Comparison
+    from hwmatrix.measure.parity import Array
     from hwmatrix.records import Placement
 
 SAME_ANSWERS: Final = 0.99
@@ -91,8 +93,27 @@ class Allowance:
     floor: NoiseFloor | None = None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rounded:
+    """A target's outputs compared with those of the same graph with its rounded weights as float32 numbers.
+
+    ``loss`` compares the outputs of that graph with the reference's. ``floor`` are the floors of what the kernels compute in, by output.
+    """
+
+    kernel: Comparison
+    loss: Comparison
+    floor: Mapping[str, float]
+    held_out: Comparison | None = None
+
+
 def judge(
-    comparison: Comparison, placement: Placement, allowance: Allowance, task: Task | None = None, held_out: Comparison | None = None
+    comparison: Comparison,
+    placement: Placement,
+    allowance: Allowance,
+    task: Task | None = None,
+    held_out: Comparison | None = None,
+    *,
+    rounded: Rounded | None = None,
 ) -> Judgement:
     """Judge outputs that were compared with the reference.
 
@@ -104,6 +125,7 @@ def judge(
         allowance: how much the outputs may differ.
         task: the target's result on the model's task; None for a model without one.
         held_out: the outputs on the task's held-out inputs, all examples as one array.
+        rounded: the outputs compared with those of the rounded weights in float32; None: the target does not run these.
     """
     if placement.on_target <= 0:
         return Judgement(status=Status.FALLBACK, error_type="fallback", message=f"nothing ran on the target: {placement.detail}")
@@ -114,6 +136,12 @@ def judge(
         return problem
     floor, tolerance = allowance.floor, allowance.tolerance
     worst = _worst_output(comparison)
+    if tolerance.excess is not None and rounded is not None:
+        noise = _Noise.of_rounded(rounded, allowance.dtype)
+        judged = _by_floor(noise, worst, tolerance, task)
+        apart = rounded.held_out if judged.error_type != "mismatch" else None
+        beyond = _beyond_bound(apart, rounded.floor, allowance) if apart else None
+        return _mismatch("mismatch", beyond, noise) if beyond else judged
     if tolerance.excess is not None and floor is not None and floor.outputs:
         noise = _Noise.of(comparison, floor.outputs, allowance.dtype)
         judged = _by_floor(noise, worst, tolerance, task)
@@ -202,6 +230,7 @@ class _Noise:
     excess: float
     output: OutputRecord
     floor: float
+    against: str = ""
 
     @classmethod
     def of(cls, comparison: Comparison, floors: Mapping[str, float], dtype: Dtype) -> _Noise:
@@ -210,7 +239,13 @@ class _Noise:
 
         compared = [output for output in comparison.outputs if output.parity is not None]
         worst = max(compared, key=lambda output: _error(output) / floor(output))
-        return cls(dtype=dtype, loss=max(floors.values()), excess=_error(worst) / floor(worst), output=worst, floor=floor(worst))
+        loss = max(floors.values(), default=0.0)
+        return cls(dtype=dtype, loss=loss, excess=_error(worst) / floor(worst), output=worst, floor=floor(worst))
+
+    @classmethod
+    def of_rounded(cls, rounded: Rounded, dtype: Dtype) -> _Noise:
+        noise = cls.of(rounded.kernel, rounded.floor, dtype)
+        return dataclasses.replace(noise, loss=_error(_worst_output(rounded.loss)), against="from its own rounded weights in float32 ")
 
 
 def _by_floor(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None) -> Judgement:
@@ -226,7 +261,7 @@ def _by_floor(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Ta
 
 
 def _times(noise: _Noise) -> str:
-    return f"is {noise.excess:.3g} times the noise floor of {noise.dtype.value} ({noise.floor:.2g})"
+    return f"{noise.against}is {noise.excess:.3g} times the noise floor of {noise.dtype.value} ({noise.floor:.2g})"
 
 
 def _unusable_precision(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None) -> str | None:

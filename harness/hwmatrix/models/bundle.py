@@ -111,8 +111,8 @@ class Bundle:
         return self.training or self.manifest.get("samples")
 
     def floor(self, dtype: Dtype) -> NoiseFloor:
-        """The noise floor of the model in a precision."""
-        return NoiseFloor(**{"outputs": None, **self.manifest["floors"][dtype.value]})
+        """The noise floor of the model in a precision; of one that is compared with its own rounded weights there is none."""
+        return NoiseFloor(**{"outputs": None, **self.manifest["floors"].get(dtype.value, {})})
 
     def held_out(self) -> HeldOut | None:
         """The examples that a target's answers are judged by; None if there is no task."""

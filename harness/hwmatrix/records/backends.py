@@ -39,6 +39,10 @@ TABLE: Final[dict[str, str]] = {
 """The backends of this package and their descriptors."""
 
 
+_CHOSEN: Final = frozenset({Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16})
+"""The precisions that a runtime may choose by itself. In the others, a tool makes another graph."""
+
+
 class OnnxUse(enum.StrEnum):
     """Whether a backend executes a bundle's ONNX exports, which the reference image makes, and which of them it needs."""
 
@@ -120,6 +124,9 @@ class Descriptor:
     says why it cannot: cells that generate are then ``unsupported`` for this reason. With neither, there are no such cells.
     ``compiles``: models are compiled to native code while they run. Its image has a compiler, containers may execute files in their
     temporary folder, and its target says how it compiled (``targets/protocol.py``, ``Compiling``).
+    ``rounds`` are the precisions in which its target rounds weights itself, and can run the same graph with the rounded weights in float32
+    (``targets/protocol.py``, ``Rounding``).
+    ``forward_only`` are the precisions in which it runs a forward pass, and does not generate.
     ``errors`` is a file with patterns of its errors (``package:file.yaml``, format of faults/catalogue.yaml); they are matched first.
     """
 
@@ -147,6 +154,8 @@ class Descriptor:
     generation_export: str | None = None
     no_generation: str | None = None
     compiles: bool = False
+    rounds: tuple[Dtype, ...] = ()
+    forward_only: tuple[Dtype, ...] = ()
 
     def compiling(self, options: Mapping[str, Any]) -> bool:
         """Return whether a target with these options compiles models to native code while they run; PyTorch's devices do if asked to."""
@@ -154,7 +163,7 @@ class Descriptor:
 
     def computes_in(self, dtype: Dtype) -> tuple[Dtype, ...]:
         """Return the precisions in which a cell of this precision may compute: for ``default`` any that the runtime may choose."""
-        return (dtype,) if dtype is not Dtype.DEFAULT else tuple(each for each in self.precisions if each is not Dtype.DEFAULT)
+        return (dtype,) if dtype is not Dtype.DEFAULT else tuple(each for each in self.precisions if each in _CHOSEN)
 
     def export_of(self, method: str | None) -> str | None:
         """Return the export method in ``exports`` that a cell's ``method`` names; None if unknown."""

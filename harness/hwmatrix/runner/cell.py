@@ -19,15 +19,17 @@ from hwmatrix.faults.catalogue import match
 from hwmatrix.measure import divergence, latency, memory, parity, verdict, yardstick
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.learning import quality
-from hwmatrix.records import Divergence, MeasureRule, Origin, Role, Stage, Status
+from hwmatrix.records import Divergence, MeasureRule, Origin, Placement, Role, Stage, Status
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import generating
 from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, quality_found, timed
 from hwmatrix.targets.protocol import Target, target_class
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hwmatrix.runner.job import Send
-    from hwmatrix.targets.protocol import Compiling
+    from hwmatrix.targets.protocol import Arrays, Compiling, Rounding
 
 _WRONG_NUMBERS: Final = frozenset({"mismatch", "non_finite_output", "missing_output"})
 """Error types whose origin between the model's inputs and outputs can be traced."""
@@ -120,20 +122,8 @@ def _run_stages(job: CellJob, progress: Progress) -> End:
     progress.found(on_target=placement.on_target, placement_detail=placement.detail)
 
     progress.enter(Stage.COMPARE)
-    comparison = parity.compare(outputs, bundle.expected_arrays())
-    progress.found(outputs=tuple(comparison.outputs), **(dataclasses.asdict(comparison.worst) if comparison.worst else {}))
-    task, held_out = None, None
-    if verdict.incomparable(comparison) is None and bundle.task_detail is not None:
-        task, held_out = _quality(target, bundle, math.ceil(descriptor_of(job.target.backend).held_out / job.model.batch))
-        progress.found(**_task_findings(task, held_out, bundle.task_detail))
-        target.feed(inputs)
     allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerances[dtype], floor=bundle.floor(dtype))
-    judged = verdict.judge(comparison, placement, allowance, task, held_out)
-    if judged.status is Status.PASS and job.model.role is Role.CANARY_GOOD:
-        reason = verdict.misjudged(bundle.expected_arrays(), placement, allowance)
-        if reason is not None:
-            judged = verdict.Judgement(status=Status.MISMATCH, error_type="verdict_unreliable", message=reason)
-    progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate)
+    judged = _judged(job, target, bundle, outputs, placement, allowance, progress)
     rule = job.rule if judged.status in {Status.PASS, Status.FALLBACK} else None
     if rule is not None:
         progress.enter(Stage.MEASURE)
@@ -145,28 +135,90 @@ def _run_stages(job: CellJob, progress: Progress) -> End:
     return End(status=judged.status, error=problem, target=target, bundle=bundle, tolerance=allowance.tolerance)
 
 
+def _judged(  # noqa: PLR0917 - what a cell has at this point
+    job: CellJob,
+    target: Target,
+    bundle: bundles.Bundle,
+    outputs: dict[str, Any],
+    placement: Placement,
+    allowance: verdict.Allowance,
+    progress: Progress,
+) -> verdict.Judgement:
+    """Compare the outputs with the reference's, run the task, and judge."""
+    comparison = parity.compare(outputs, bundle.expected_arrays())
+    progress.found(outputs=tuple(comparison.outputs), **(dataclasses.asdict(comparison.worst) if comparison.worst else {}))
+    task = held_out = answers = None
+    most = math.ceil(descriptor_of(job.target.backend).held_out / job.model.batch)
+    if verdict.incomparable(comparison) is None and bundle.task_detail is not None:
+        answers = _answers(lambda given: _fed(target, given), bundle, most)
+        task, held_out = _quality(answers, bundle, most)
+        progress.found(**_task_findings(task, held_out, bundle.task_detail))
+        target.feed(bundle.input_arrays())
+    rounds = verdict.incomparable(comparison) is None and allowance.dtype in descriptor_of(job.target.backend).rounds
+    rounded = _rounded(cast("Rounding", target), bundle, outputs, answers, most) if rounds else None
+    judged = verdict.judge(comparison, placement, allowance, task, held_out, rounded=rounded)
+    if judged.status is Status.PASS and job.model.role is Role.CANARY_GOOD:
+        reason = verdict.misjudged(bundle.expected_arrays(), placement, allowance)
+        if reason is not None:
+            judged = verdict.Judgement(status=Status.MISMATCH, error_type="verdict_unreliable", message=reason)
+    progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate)
+    return judged
+
+
 def _found_compiled(job: CellJob, target: Target, progress: Progress, *, again: bool) -> None:
     """Send how a model was compiled, of a target that compiles."""
     if descriptor_of(job.target.backend).compiling(job.target.options):
         progress.found(**dataclasses.asdict(cast("Compiling", target).compilation(again=again)))
 
 
-def _quality(target: Target, bundle: bundles.Bundle, most: int) -> tuple[quality.Quality | None, parity.Comparison | None]:
+def _fed(target: Target, inputs: Arrays) -> dict[str, Any]:
+    """The target's outputs for other inputs."""
+    target.feed(inputs)
+    return target.outputs(target.run())
+
+
+def _answers(outputs_of: Callable[[Arrays], dict[str, Any]], bundle: bundles.Bundle, most: int) -> dict[str, Any] | None:
+    """The outputs that hold the answers to at most ``most`` batches of held-out examples, as one array each; None without a task."""
+    held_out = bundle.held_out()
+    if held_out is None:
+        return None
+    answers: dict[str, list[Any]] = {name: [] for name in held_out.answers.outputs}
+    for number in range(min(most, len(held_out.labels))):
+        outputs = outputs_of({name: array[number] for name, array in held_out.inputs.items()})
+        for name, kept in answers.items():
+            kept.append(outputs[name])
+    return {name: np.concatenate(kept) for name, kept in answers.items()}
+
+
+def _rounded(
+    target: Rounding, bundle: bundles.Bundle, outputs: dict[str, Any], answers: dict[str, Any] | None, most: int
+) -> verdict.Rounded | None:
+    """The outputs, and the answers to held-out examples, compared with those of the rounded weights in float32.
+
+    None if the target cannot run these, or if their outputs cannot be compared.
+    """
+    in_float = target.in_float()
+    if in_float is None:
+        return None
+    given, expected = in_float.outputs(bundle.input_arrays()), bundle.expected_arrays()
+    kernel, loss = parity.compare(outputs, given), parity.compare(given, expected)
+    if verdict.incomparable(kernel) is not None or verdict.incomparable(loss) is not None:
+        return None
+    held_out = None if answers is None else _answers(in_float.outputs, bundle, most)
+    apart = None if answers is None or held_out is None else parity.compare(answers, held_out)
+    floor = bundle.floor(in_float.computes_in) if in_float.computes_in is not None else None
+    return verdict.Rounded(kernel=kernel, loss=loss, floor=(floor and floor.outputs) or {}, held_out=apart)
+
+
+def _quality(actual: dict[str, Any] | None, bundle: bundles.Bundle, most: int) -> tuple[quality.Quality | None, parity.Comparison | None]:
     """The task's metric on held-out examples, in at most ``most`` batches, and their outputs compared with the reference's.
 
     Without a task, both are None; without outputs that can be compared, there is no metric.
     """
     held_out = bundle.held_out()
-    if held_out is None:
+    if held_out is None or actual is None:
         return None, None
     count = min(most, len(held_out.labels))
-    answers: dict[str, list[Any]] = {name: [] for name in held_out.answers.outputs}
-    for number in range(count):
-        target.feed({name: array[number] for name, array in held_out.inputs.items()})
-        outputs = target.outputs(target.run())
-        for name, kept in answers.items():
-            kept.append(outputs[name])
-    actual = {name: np.concatenate(kept) for name, kept in answers.items()}
     expected = {name: np.concatenate(array[:count]) for name, array in held_out.expected.items()}
     compared = parity.compare(actual, expected)
     if verdict.incomparable(compared) is not None:

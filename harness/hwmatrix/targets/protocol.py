@@ -158,6 +158,26 @@ class Compiling(Target, Protocol):
         """
 
 
+class InFloat(Protocol):
+    """The graph of a target with its rounded weights as float32 numbers, computed by kernels for float32."""
+
+    computes_in: Dtype | None
+    """The precision whose noise floor the target's distance from this graph is a multiple of; None: half a step of the target's own."""
+
+    def outputs(self, inputs: Arrays) -> dict[str, Array]:
+        """Run once. Return host arrays by the reference's output names, as :meth:`Target.outputs` does."""
+
+
+class Rounding(Target, Protocol):
+    """A target that rounds weights itself, and can also run the same graph with the rounded weights as float32 numbers.
+
+    Its descriptor says in which precisions (``rounds``).
+    """
+
+    def in_float(self) -> InFloat | None:
+        """Prepare that graph. Called after the first run; None if some weight of the graph cannot be read back."""
+
+
 class Generating(Target, Protocol):
     """A target that also generates text with a cache. Its descriptor says so (``generates``).
 

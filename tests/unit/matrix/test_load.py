@@ -123,7 +123,7 @@ def test_an_unknown_key_is_reported_with_its_line_and_the_closest_key(tmp_path: 
             "default:",
             (
                 "matrix.yaml:15: suites.default is None "
-                "(a mapping belongs here: size, models, timing, generation, measure, settings, description)"
+                "(a mapping belongs here: size, models, timing, generation, dtypes, measure, settings, description)"
             ),
         ),
         ("models: all", "models: al", "matrix.yaml:15: suites.default.models is 'al' (allowed: 'all' or 'types', or a list)"),
@@ -169,6 +169,23 @@ def test_a_wrong_value_is_reported_with_its_line(tmp_path: Path, old: str, new: 
             "matrix.yaml:18: suite 'default' times for at least 4 s (min_s) and at most 3 s (max_s)",
         ),
         ("image: cpu", "image: cpu, dtypes: [float16]", "matrix.yaml:8: target 'cpu' uses float16, which has no tolerance (add it under"),
+        (
+            "image: cpu",
+            "image: cpu, more_dtypes: [float16]",
+            "matrix.yaml:8: target 'cpu' uses float16, which has no tolerance (add it under",
+        ),
+        ("image: cpu", "image: cpu, more_dtypes: [float32]", "matrix.yaml:8: target 'cpu' lists float32 twice"),
+        (
+            "models: all",
+            "dtypes: {cpo: [float32]}",
+            "matrix.yaml:15: suite 'default' adds precisions to the unknown target 'cpo' (did you mean 'cpu'?",
+        ),
+        (
+            "models: all",
+            "dtypes: {cpu: [float16]}",
+            "matrix.yaml:15: suite 'default' adds float16, which is not in more_dtypes of",
+        ),
+        ("models: all", "dtypes: al", "matrix.yaml:15: suites.default.dtypes"),
         (
             "image: cpu",
             "image: cpu, dtypes: [default]",

@@ -265,3 +265,33 @@ def test_a_stale_run_keeps_generating(tmp_path: Path) -> None:
     for generation in (True, False):
         old = make_plan(load(path), Selection(generation=generation), FACTS)
         assert replan(load(path), old).cells == old.cells
+
+
+PRECISE = (
+    TEXT.replace("options: {device: GPU}", "more_dtypes: [int8, int4], options: {device: GPU}")
+    .replace("tolerances:", "tolerances:\n  int8: {relative_error: 0.1, reason: r}\n  int4: {relative_error: 0.5, reason: r}")
+    .replace("  smoke:", "  every: {models: [bert], dtypes: all}\n  some: {models: [bert], dtypes: {gpu: [int4]}}\n  smoke:")
+)
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ({}, ["float32", "float16"]),
+        ({"suite": "every"}, ["float32", "float16", "int8", "int4"]),
+        ({"suite": "every", "models": ("vit",)}, ["float32", "float16", "int8", "int4"]),
+        ({"suite": "some"}, ["float32", "float16", "int4"]),
+        ({"dtypes": (Dtype.INT8,)}, ["int8"]),
+        ({"suite": "every", "dtypes": (Dtype.INT8, Dtype.FLOAT32)}, ["float32", "int8"]),
+    ],
+)
+def test_a_suite_adds_precisions(tmp_path: Path, selection: dict[str, Any], expected: list[str]) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(PRECISE, encoding="utf-8")
+    matrix = load(path)
+    plan = make_plan(matrix, Selection(**({"targets": ("gpu",), "models": ("bert",)} | selection)), FACTS)
+    if selection.get("suite") and "models" not in selection:
+        plan = make_plan(matrix, Selection(targets=("gpu",), **selection), FACTS)
+    assert [cell.settings.dtype.value for cell in plan.cells] == expected
+    again = replan(matrix, plan)
+    assert [cell.key for cell in again.cells] == [cell.key for cell in plan.cells]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -220,3 +221,49 @@ def test_a_comparison_that_sees_no_error_is_found_out(monkeypatch: pytest.Monkey
     monkeypatch.setattr(verdict, "compare", lambda _actual, expected: compare(expected, expected))
     found = verdict.misjudged(EXPECTED, ON_TARGET, allowance(None))
     assert found == "outputs with 3 times the allowed error are judged pass, not mismatch"
+
+
+def judged_beside(own: float, *, loss: float = 0.05, held_out: float | None = None, floor: float | None = 1e-6) -> Judgement:
+    """The verdict on a target that differs from its own rounded weights in float32, which differ from the reference by ``loss``."""
+    tolerance = Tolerance(relative_error=0.1, reason="a test", excess=16)
+
+    def apart(error: float) -> Any:
+        return compare({"logits": ONES * (1 + error)}, {"logits": ONES})
+
+    rounded = verdict.Rounded(
+        kernel=apart(own),
+        loss=apart(loss),
+        floor={} if floor is None else {"logits": floor},
+        held_out=None if held_out is None else apart(held_out),
+    )
+    allowed = Allowance(dtype=Dtype.INT4, tolerance=tolerance, floor=NoiseFloor(outputs=None))
+    return judge(apart(loss + own), ON_TARGET, allowed, rounded=rounded)
+
+
+def test_the_error_of_rounded_weights_is_the_loss_and_the_distance_from_them_the_excess() -> None:
+    found = judged_beside(8e-6)
+    assert found.status is Status.PASS
+    assert found.loss == pytest.approx(0.05)
+    assert found.excess == pytest.approx(8, rel=1e-3)
+
+
+def test_a_kernel_that_differs_from_its_own_weights_is_wrong_although_rounding_costs_a_thousand_times_more() -> None:
+    found = judged_beside(20e-6)
+    assert found.error_type == "mismatch"
+    assert "from its own rounded weights in float32 is 20 times the noise floor of int4 (1e-06); 16 times is allowed" in (
+        found.message or ""
+    )
+
+
+def test_a_kernel_that_is_wrong_on_held_out_inputs_alone_is_wrong() -> None:
+    assert judged_beside(1e-6, held_out=1e-6).status is Status.PASS
+    assert judged_beside(1e-6, held_out=1e-3).error_type == "mismatch"
+
+
+def test_weights_that_are_rounded_too_much_are_a_precision_loss() -> None:
+    assert judged_beside(1e-6, loss=0.2).error_type == "precision_loss"
+
+
+def test_without_a_floor_the_kernel_may_differ_by_multiples_of_one_rounding() -> None:
+    assert judged_beside(15 * LEAST_FLOOR[Dtype.INT4], floor=None).status is Status.PASS
+    assert judged_beside(18 * LEAST_FLOOR[Dtype.INT4], floor=None).error_type == "mismatch"

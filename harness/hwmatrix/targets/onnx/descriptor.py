@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hwmatrix.records.backends import Descriptor, Hardware, OnnxUse
-from hwmatrix.records.vocabulary import Backend
+from hwmatrix.records.vocabulary import Backend, Dtype
 
 EXPORTERS: Final = ("transformers", "torch")
 """The exporters that make ONNX exports of a bundle, in the order in which a backend tries them."""
@@ -18,6 +18,9 @@ ONNXRUNTIME: Final = Descriptor(
     image="onnxruntime",
     requires=("onnxruntime",),
     packages=("onnxruntime",),
+    precisions=(Dtype.FLOAT32, Dtype.FLOAT16, Dtype.INT8_DYNAMIC, Dtype.A8W8, Dtype.INT4),
+    rounds=(Dtype.INT8_DYNAMIC, Dtype.INT4),
+    forward_only=(Dtype.FLOAT16, Dtype.INT8_DYNAMIC, Dtype.A8W8, Dtype.INT4),
     onnx=OnnxUse.FIRST,
     exports=EXPORTERS,
     script="onnxruntime",

@@ -11,11 +11,14 @@ import numpy as np
 
 from hwmatrix.errors import CellFailure, UnsupportedError
 from hwmatrix.hardware import onnxruntime as hardware
+from hwmatrix.models.calibration import calibration_inputs
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all, read_generation
 from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.onnx import graph as ort_graph
 from hwmatrix.targets.onnx import trace as onnx_trace
+from hwmatrix.targets.onnx.descriptor import ONNXRUNTIME
 from hwmatrix.targets.onnx.generator import OnnxGenerator
+from hwmatrix.targets.onnx.weights import executed, in_float32, reduced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,11 +26,29 @@ if TYPE_CHECKING:
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
-    from hwmatrix.targets.protocol import Arrays, OnStep
+    from hwmatrix.targets.protocol import Arrays, InFloat, OnStep
 
 _GENERATION: Final = "generation"
 _LOG_ERRORS: Final = 3
 """ONNX Runtime's log severity for errors and worse."""
+
+
+_REDUCED: Final = tuple(dtype for dtype in ONNXRUNTIME.precisions if dtype is not Dtype.FLOAT32)
+_TOLD_OF: Final = 1 << 30
+"""Bytes of a graph that the runtime also writes as it executes it, so that the placement can tell."""
+
+
+class _InFloat:
+    """A session of a graph whose weights are float32 numbers."""
+
+    def __init__(self, target: OnnxRuntime, session: Any, computes_in: Dtype | None) -> None:
+        self.computes_in = computes_in
+        self._target = target
+        self._session = session
+
+    def outputs(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        """Run one synchronous inference."""
+        return self._target.run_in(self._session, inputs)
 
 
 class OnnxRuntime:
@@ -44,6 +65,9 @@ class OnnxRuntime:
         self._exports: tuple[OnnxExport, ...] = ()
         self._failures: tuple[OnnxFailure, ...] = ()
         self._taken: OnnxExport | None = None
+        self._made: tempfile.TemporaryDirectory[str] | None = None
+        self._graph: Path | None = None
+        self._optimized: Path | None = None
         self._session: Any = None
         self._bundle: Bundle | None = None
         self._generator: OnnxGenerator | None = None
@@ -63,10 +87,10 @@ class OnnxRuntime:
 
         Raises:
             UnavailableError: it is not installed.
-            UnsupportedError: the cell's precision is not float32, the precision of the exports.
+            UnsupportedError: the exports, which are float32, are not converted to the cell's precision.
         """
-        if self._settings.dtype is not Dtype.FLOAT32:
-            message = f"the exports are float32, and are not converted to {self._settings.dtype.value}"
+        if self._settings.dtype not in ONNXRUNTIME.precisions:
+            message = f"the exports are float32, and are converted to {', '.join(_REDUCED)}, not to {self._settings.dtype.value}"
             raise UnsupportedError(message, needs=(self._settings.dtype.value,), error_type="unsupported_dtype")
         name, _ = hardware.detect()
         import onnxruntime
@@ -79,13 +103,15 @@ class OnnxRuntime:
         found = read_all(bundle, bundle.path.parent, only=self._export)
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
         self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
+        self._bundle = bundle
         return bundle.parameters
 
     def prepare(self, inputs: Arrays) -> str:
         """Create a session from the first export that the runtime accepts.
 
         Raises:
-            UnsupportedError: no exporter can express an operator, or the runtime has no kernel for one. The message names it.
+            UnsupportedError: no exporter can express an operator, or the runtime has no kernel for one. The message names it. Or the graph
+                cannot be made in the cell's precision.
             CellFailure: no exporter produced a graph, or the runtime accepts none.
         """
         if not self._exports:
@@ -93,8 +119,9 @@ class OnnxRuntime:
         failures: list[Exception] = []
         for export in self._exports:
             try:
-                self._session = self._session_of(export.path)
-            except MemoryError:
+                path, how = self._reduced(export, inputs)
+                self._session = self._session_of(path)
+            except (MemoryError, UnsupportedError):
                 raise
             except Exception as failure:  # noqa: BLE001 - whatever the runtime raises, the other export is tried
                 failure.add_note(f"This was the export by {export.exporter}.")
@@ -104,16 +131,47 @@ class OnnxRuntime:
             self.feed(inputs)
             names = [output.name for output in self._session.get_outputs()]
             self._wanted = {own: name for own, name in zip(names, export.outputs, strict=True) if name is not None}
-            return f"{export.exporter} ONNX export, opset {export.opset}"
+            return f"{export.exporter} ONNX export, opset {export.opset}{how}"
         raise _refused(failures) from failures[0]
+
+    def _reduced(self, export: OnnxExport, inputs: Arrays) -> tuple[Path, str]:
+        """The graph in the cell's precision, and how it was made, for ``method``."""
+        dtype = self._settings.dtype
+        if dtype not in _REDUCED:
+            return export.path, ""
+        assert self._bundle is not None  # noqa: S101 - the order of the protocol
+        calibrated = calibration_inputs(self._bundle, inputs) if dtype is Dtype.A8W8 else []
+        samples = [{name: np.ascontiguousarray(sample[name]) for name in export.inputs} for sample in calibrated]
+        made = reduced(export.path, self._folder(), dtype, samples)
+        self._graph = made.path
+        return made.path, f", {made.how}"
+
+    def _folder(self) -> Path:
+        """A folder for graphs of this cell, which is removed with this object."""
+        if self._made is None:
+            self._made = tempfile.TemporaryDirectory(prefix="hwmatrix-precision-")
+        return Path(self._made.name)
+
+    def in_float(self) -> InFloat | None:
+        """Create a session for the same graph with its rounded weights as float32 numbers."""
+        assert self._graph is not None  # noqa: S101 - only in a precision that rounds weights
+        session = self._session_of(in_float32(self._graph, self._folder()))
+        return _InFloat(self, session, Dtype.FLOAT32 if self._settings.dtype is Dtype.INT4 else None)
 
     def precision(self) -> None:
         """Return None: the graph fixes the precision."""
 
     def feed(self, inputs: Arrays) -> None:
         """Replace the inputs of the session. Keeps those that the export uses."""
+        self._feed = self._taken_of(inputs)
+
+    def _taken_of(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         assert self._taken is not None  # noqa: S101 - the order of the protocol
-        self._feed = {name: np.ascontiguousarray(inputs[name]) for name in self._taken.inputs}
+        return {name: np.ascontiguousarray(inputs[name]) for name in self._taken.inputs}
+
+    def run_in(self, session: Any, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        """The outputs of another session for a graph of the same inputs and outputs."""
+        return self.outputs(session.run(list(self._wanted), self._taken_of(inputs)))
 
     def run(self) -> Any:
         """Run one synchronous inference."""
@@ -135,7 +193,10 @@ class OnnxRuntime:
         nodes = Counter(str(part.ep_name) for part in parts for _ in part.get_nodes())
         own = nodes[hardware.PROVIDER]
         share = own / nodes.total() if nodes else 0.0
-        return Placement(on_target=share, detail=f"{own} of {nodes.total()} nodes assigned to {hardware.PROVIDER}")
+        told = f"{own} of {nodes.total()} nodes assigned to {hardware.PROVIDER}"
+        if self._optimized is not None and self._optimized.is_file():
+            told += f"; {executed(self._optimized, halves=self._settings.dtype is Dtype.FLOAT16)}"
+        return Placement(on_target=share, detail=told)
 
     def device_use(self) -> None:
         """Return None: the CPU uses the host's memory."""
@@ -179,7 +240,7 @@ class OnnxRuntime:
         """
         assert self._taken is not None  # noqa: S101 - the order of the protocol
         with tempfile.TemporaryDirectory(prefix="hwmatrix-trace-") as folder:
-            kept = onnx_trace.all_values(self._taken.path, Path(folder))
+            kept = onnx_trace.all_values(self._graph or self._taken.path, Path(folder))
             expected = onnx_trace.reference_values(kept.path, self._feed, kept.names, threads=self._settings.threads)
             values = onnx_trace.read(self._session_of(kept.path), self._feed, kept.names)
         return onnx_trace.traced(kept, values=values, expected=expected, outputs=self._taken.outputs)
@@ -190,6 +251,9 @@ class OnnxRuntime:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._settings.threads
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if path == self._graph and path.stat().st_size <= _TOLD_OF:
+            self._optimized = path.with_name("optimized.onnx")
+            options.optimized_model_filepath = str(self._optimized)
         return onnxruntime.InferenceSession(path, options, providers=[hardware.PROVIDER])
 
 

@@ -10,11 +10,14 @@ import torch
 
 from hwmatrix.models import exporter_imports, openvino_graph
 from hwmatrix.models.build import load_model
+from hwmatrix.models.calibration import calibration_inputs
 from hwmatrix.models.onnx_export import read_generation
 from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.openvino.conversion import Converted, convert, input_names, tensor
+from hwmatrix.targets.openvino.descriptor import OPENVINO
 from hwmatrix.targets.openvino.device import name_of
 from hwmatrix.targets.openvino.generator import OpenVinoGenerator
+from hwmatrix.targets.openvino.weights import in_float32, reduced
 from hwmatrix.targets.torch.device import preload_torch
 
 if TYPE_CHECKING:
@@ -23,11 +26,35 @@ if TYPE_CHECKING:
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
-    from hwmatrix.targets.protocol import Arrays, OnStep
+    from hwmatrix.targets.protocol import Arrays, InFloat, OnStep
 
 _GENERATION: Final = "generation-openvino"
 _CACHE: Final = "KV_CACHE_PRECISION"
+_DYNAMIC: Final = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 PRECISION_HINTS: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
+
+
+_REDUCED: Final = frozenset({Dtype.FLOAT16, Dtype.INT8, Dtype.INT4, Dtype.A8W8})
+"""The precisions of the weights in the graph, whatever they are multiplied in."""
+_PRODUCTS: Final = ("FullyConnected", "MatMul", "Convolution", "GroupConvolution", "LLMMLP", "QKVProjection")
+"""The CPU plugin's types of layers that multiply by weights."""
+
+
+class _InFloat:
+    """A compiled graph whose weights are float32 numbers."""
+
+    computes_in: Dtype | None = Dtype.FLOAT32
+
+    def __init__(self, compiled: Any, names: tuple[str | None, ...]) -> None:
+        self._compiled = compiled
+        self._names = names
+        self._request = compiled.create_infer_request()
+
+    def outputs(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        """Run one synchronous inference."""
+        _set(self._request, self._compiled, inputs)
+        self._request.infer()
+        return _read(self._request, self._names)
 
 
 class OpenVino:
@@ -43,6 +70,7 @@ class OpenVino:
         self._core: Any = None
         self._model: torch.nn.Module | None = None
         self._compiled: Any = None
+        self._program: Any = None
         self._request: Any = None
         self._output_names: tuple[str | None, ...] = ()
         self._bundle: Bundle | None = None
@@ -77,6 +105,7 @@ class OpenVino:
 
     def load(self, bundle: Bundle) -> int:
         """Load the PyTorch model for the conversion. Return its number of parameters."""
+        self._bundle = bundle
         self._model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=self._attention)
         return sum(parameter.numel() for parameter in self._model.parameters())
 
@@ -88,22 +117,43 @@ class OpenVino:
         """
         converted = self._convert(inputs)
         self._output_names = converted.output_names
-        self._compiled = self._core.compile_model(converted.program, self._device, self._config())
+        program, how = self._reduced(converted.program, inputs)
+        self._program = program if self._settings.dtype in OPENVINO.rounds else None
+        self._compiled = self._core.compile_model(program, self._device, self._config())
         self._request = self._compiled.create_infer_request()
         self.feed(inputs)
-        return converted.method
+        return f"{converted.method}{how}"
+
+    def _reduced(self, program: Any, inputs: Arrays) -> tuple[Any, str]:
+        """The graph with its weights in the cell's precision, and how that was made, for ``method``."""
+        dtype = self._settings.dtype
+        if dtype not in _REDUCED:
+            return program, ""
+        assert self._bundle is not None  # noqa: S101 - the order of the protocol
+        made, how = reduced(program, dtype, calibration_inputs(self._bundle, inputs) if dtype is Dtype.A8W8 else ())
+        return made, f", {how}"
+
+    def in_float(self) -> InFloat | None:
+        """Compile the same graph with its rounded weights as float32 numbers."""
+        program = in_float32(self._program)
+        self._program = None
+        if program is None:
+            return None
+        return _InFloat(self._core.compile_model(program, self._device, self._config()), self._output_names)
 
     def precision(self) -> Dtype | None:
-        """INFERENCE_PRECISION_HINT of the compiled model: a plugin replaces a hint that it cannot follow, or chooses without one."""
+        """INFERENCE_PRECISION_HINT of the compiled model: a plugin replaces a hint that it cannot follow, or chooses without one.
+
+        None if the precision is that of the weights: the placement then says what they are multiplied in.
+        """
+        if self._settings.dtype in _REDUCED:
+            return None
         chosen = self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         return next((dtype for dtype, hint in PRECISION_HINTS.items() if hint == chosen), None)
 
     def feed(self, inputs: Arrays) -> None:
         """Set other inputs in the request."""
-        taken = input_names(self._compiled)
-        for name, array in inputs.items():
-            if name in taken:
-                self._request.set_tensor(name, tensor(array, self._compiled.input(name)))
+        _set(self._request, self._compiled, inputs)
 
     def _convert(self, inputs: Arrays) -> Converted:
         """Convert the loaded model to a graph with the shapes of the inputs, and release the model."""
@@ -116,8 +166,14 @@ class OpenVino:
 
     def _config(self) -> dict[str, str]:
         config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
-        if self._settings.dtype is not Dtype.DEFAULT:
-            config["INFERENCE_PRECISION_HINT"] = PRECISION_HINTS[self._settings.dtype]
+        dtype = self._settings.dtype
+        if dtype in _REDUCED:
+            wide = dtype is Dtype.FLOAT16 and "FP16" in self._core.get_property(self._device, "OPTIMIZATION_CAPABILITIES")
+            config["INFERENCE_PRECISION_HINT"] = PRECISION_HINTS[Dtype.FLOAT16 if wide else Dtype.FLOAT32]
+            if _DYNAMIC in self._core.get_property(self._device, "SUPPORTED_PROPERTIES"):
+                config[_DYNAMIC] = "0"  # else the plugin rounds activations, too, on processors that gain from it
+        elif dtype is not Dtype.DEFAULT:
+            config["INFERENCE_PRECISION_HINT"] = PRECISION_HINTS[dtype]
         if self._device == "CPU":
             config["INFERENCE_NUM_THREADS"] = str(self._settings.threads)
         return config
@@ -133,12 +189,7 @@ class OpenVino:
 
     def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
         """Return a copy of each output, since the next inference overwrites the request's buffers."""
-        arrays: dict[str, np.ndarray[Any, Any]] = {}
-        for index, name in enumerate(self._output_names):
-            if name is not None:
-                data = np.array(result.get_output_tensor(index).data)
-                arrays[name] = data.astype(np.float32) if np.issubdtype(data.dtype, np.floating) else data
-        return arrays
+        return _read(result, self._output_names)
 
     def placement(self) -> Placement:
         """EXECUTION_DEVICES of the compiled model, and the number of nodes of its executed graph."""
@@ -148,7 +199,10 @@ class OpenVino:
         kinds = Counter(operation.get_type_name() for operation in self._compiled.get_runtime_model().get_ops())
         nodes = sum(kinds.values())
         share = len(matching) / len(devices) if devices else 0.0
-        return Placement(on_target=share, detail=f"EXECUTION_DEVICES {devices}, {nodes} nodes in the compiled graph")
+        told = f"EXECUTION_DEVICES {devices}, {nodes} nodes in the compiled graph"
+        if self._settings.dtype in _REDUCED:
+            told += f"; {_products(self._compiled)}"
+        return Placement(on_target=share, detail=told)
 
     def load_generator(self, bundle: Bundle) -> int:
         """Return the model's number of parameters. The graphs hold the weights."""
@@ -164,9 +218,16 @@ class OpenVino:
         """
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         graphs = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
-        self._generator = OpenVinoGenerator(graphs, lambda path: self._core.compile_model(path, self._device, self._config()))
+        made = ""
+
+        def compiled(path: Any) -> Any:
+            nonlocal made
+            program, made = self._reduced(self._core.read_model(path), {}) if self._settings.dtype in _REDUCED else (path, "")
+            return self._core.compile_model(program, self._device, self._config())
+
+        self._generator = OpenVinoGenerator(graphs, compiled)
         self._compiled = self._generator.decoding
-        return f"{graphs.method}{self._precision_of_the_cache()}"
+        return f"{graphs.method}{made}{self._precision_of_the_cache()}"
 
     def _precision_of_the_cache(self) -> str:
         """The precision in which the compiled graph keeps its state, in words. The plugin chooses it apart from that of the computation."""
@@ -193,4 +254,36 @@ class OpenVino:
         self.load(bundle)
         inputs = bundle.input_arrays()
         converted = self._convert(inputs)
-        return trace_graph(self._core, self._device, self._config(), converted.program, converted.output_names, inputs)
+        program, _ = self._reduced(converted.program, inputs)
+        return trace_graph(self._core, self._device, self._config(), program, converted.output_names, inputs)
+
+
+def _set(request: Any, compiled: Any, inputs: Arrays) -> None:
+    """Set the inputs that a compiled graph takes."""
+    taken = input_names(compiled)
+    for name, array in inputs.items():
+        if name in taken:
+            request.set_tensor(name, tensor(array, compiled.input(name)))
+
+
+def _read(request: Any, names: tuple[str | None, ...]) -> dict[str, np.ndarray[Any, Any]]:
+    """A copy of each output by the reference's name, since the next inference overwrites the request's buffers."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for index, name in enumerate(names):
+        if name is not None:
+            data = np.array(request.get_output_tensor(index).data)
+            arrays[name] = data.astype(np.float32) if np.issubdtype(data.dtype, np.floating) else data
+    return arrays
+
+
+def _products(compiled: Any) -> str:
+    """How the executed graph multiplies by weights, in the plugin's words: the layer, the weights' type, and the kernel."""
+    kinds: Counter[str] = Counter()
+    for operation in compiled.get_runtime_model().get_ops():
+        known = operation.get_rt_info()
+        layer = str(known["layerType"].astype(str)) if "layerType" in known else operation.get_type_name()
+        if layer in _PRODUCTS:
+            kernel = str(known["primitiveType"].astype(str)) if "primitiveType" in known else "an unnamed kernel"
+            weights = operation.input_value(1).get_element_type().get_type_name() if operation.get_input_size() > 1 else "no"
+            kinds[f"{layer} of {weights} weights by {kernel}"] += 1
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "no product with weights"

@@ -13,25 +13,21 @@ import onnx_ir
 from onnxscript import version_converter
 from onnxscript.rewriter import pattern
 
-from hwmatrix.basics.json_text import read_json
+from hwmatrix.models.calibration import CALIBRATION_SAMPLES
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from hwmatrix.models.bundle import Bundle
     from hwmatrix.models.onnx_export import OnnxExport
     from hwmatrix.targets.protocol import Arrays
 
-CALIBRATION_SAMPLES: Final = 8
-"""The number of inputs used to calibrate value ranges: the bundle's for that, or its own and random ones of the same kind."""
 _MASK_FLOOR: Final = -100.0
 """The value to which masks' "never" is raised before quantization: exp(-100) is 0 beside any attention weight, and leaves a 16-bit range
 steps of 0.002. Exports use the lowest float32: one such constant takes up the whole range, and all other values become 0."""
 _ONE: Final = "one_to_divide"
 _RMS_OPSET: Final = 23
 """The first opset that has RMSNormalization."""
-_SEED: Final = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,52 +146,6 @@ def raise_masks(model: onnx_ir.Model) -> int:
                 value.const_value = onnx_ir.tensor(np.maximum(array, np.float32(_MASK_FLOOR)), name=value.name)
                 changed += 1
     return changed
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TokenIds:
-    """The token ids of a model are below ``count``. The ``special`` ones have a meaning to the model itself."""
-
-    count: int
-    special: frozenset[int]
-
-    @classmethod
-    def of(cls, bundle: Bundle) -> TokenIds:
-        """Read a bundle's model configuration, including its text model's part. The count is 0 if it has no vocabulary."""
-        config = read_json((bundle.model_dir / "config.json").read_bytes())
-        parts = [config, *(part for part in (config.get("text_config"), config.get("decoder")) if isinstance(part, dict))]
-        counts = [part["vocab_size"] for part in parts if isinstance(part.get("vocab_size"), int)]
-        named = [value for part in parts for name, value in part.items() if name.endswith(_SPECIAL)]
-        special = {token for value in named for token in (value if isinstance(value, list) else [value]) if isinstance(token, int)}
-        return cls(count=min(counts, default=0), special=frozenset(special))
-
-
-_SPECIAL: Final = ("_token_id", "_token_ids", "_token_index")
-
-
-def random_samples(inputs: Arrays, ids: TokenIds) -> Iterator[Arrays]:
-    """Yield the bundle's inputs, then endless random ones of the same shapes and types: for models without a task.
-
-    Floating-point values are normal, with the bundle's mean and deviation. Token ids are random, but special ones stay in place (an image's
-    tokens, the first, the last), as do integers that are all equal (attention masks).
-    """
-    random = np.random.default_rng(_SEED)
-    yield inputs
-    while True:
-        yield {name: _sample_like(array, ids, random) for name, array in inputs.items()}
-
-
-def _sample_like(array: np.ndarray[Any, Any], ids: TokenIds, random: np.random.Generator) -> np.ndarray[Any, Any]:
-    if np.issubdtype(array.dtype, np.floating):
-        noise: np.ndarray[Any, Any] = random.normal(array.mean(), array.std(), array.shape)
-        return noise.astype(array.dtype)
-    if array.min() == array.max() or not ids.count:
-        return array
-    ordinary = np.array([token for token in range(ids.count) if token not in ids.special], dtype=array.dtype)
-    drawn: np.ndarray[Any, Any] = random.choice(ordinary, array.shape)
-    stays = np.isin(array, list(ids.special))
-    drawn[stays] = array[stays]
-    return drawn
 
 
 class _Reader:

@@ -12,13 +12,14 @@ import numpy as np
 
 from hwmatrix.errors import CellFailure, UnavailableError, UnsupportedError
 from hwmatrix.hardware import qnn as hardware
+from hwmatrix.models.calibration import TokenIds, random_samples
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
 from hwmatrix.records import Placement
 from hwmatrix.targets.onnx import graph as ort_graph
 from hwmatrix.targets.onnx import trace as onnx_trace
 from hwmatrix.targets.qnn import values as qnn_values
 from hwmatrix.targets.qnn.descriptor import QNN
-from hwmatrix.targets.qnn.graph import TokenIds, make_graph, random_samples
+from hwmatrix.targets.qnn.graph import make_graph
 from hwmatrix.targets.qnn.trace import CHANGED, look
 
 if TYPE_CHECKING:

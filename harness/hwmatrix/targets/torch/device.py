@@ -12,7 +12,7 @@ from hwmatrix.errors import UnsupportedError
 from hwmatrix.models import generation
 from hwmatrix.models.build import load_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
-from hwmatrix.records import Placement
+from hwmatrix.records import Dtype, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,7 +41,8 @@ class TorchDevice:
         self._settings = settings
         self._options = options
         self.device = torch.device("cpu")
-        self._dtype: torch.dtype = getattr(torch, settings.dtype.value)
+        self._computes: Dtype = Dtype.FLOAT32 if settings.dtype is Dtype.INT8_DYNAMIC else settings.dtype
+        self._dtype: torch.dtype = getattr(torch, self._computes.value)
         self._model: torch.nn.Module | None = None
         self._call: Callable[..., Any] | None = None
         self._compiled: Compiled | None = None
@@ -61,7 +62,7 @@ class TorchDevice:
 
     def load(self, bundle: Bundle) -> int:
         """Load from safetensors with ``from_pretrained`` into host memory. Return the number of parameters."""
-        self._model = load_model(bundle.model_dir, bundle.model_class, self._settings.dtype, attention=self._options.get("attention"))
+        self._model = load_model(bundle.model_dir, bundle.model_class, self._computes, attention=self._options.get("attention"))
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def prepare(self, inputs: Arrays) -> str:
@@ -152,7 +153,7 @@ class TorchDevice:
     def load_generator(self, bundle: Bundle) -> int:
         """Load as :meth:`load` does, with the cache on."""
         attention = self._options.get("attention")
-        self._model = load_model(bundle.model_dir, bundle.model_class, self._settings.dtype, attention=attention, cache=True)
+        self._model = load_model(bundle.model_dir, bundle.model_class, self._computes, attention=attention, cache=True)
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - nothing is exported

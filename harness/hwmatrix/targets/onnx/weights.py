@@ -1,0 +1,229 @@
+"""An ONNX graph in a reduced precision: made by ONNX Runtime's own tools, and with its rounded weights as float32 numbers.
+
+``MatMulNBits`` multiplies by groups of 4-bit integers with a scale each, ``MatMulInteger`` by 8-bit integers, for which it rounds each
+input as it runs. The graph in float32 has ``MatMul`` in their place: numpy decodes the integers, without ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import logging
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hwmatrix.errors import UnsupportedError
+from hwmatrix.records import Dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hwmatrix.models.calibration import Arrays
+
+GROUP: Final = 16
+"""Weights of a group with one scale in int4, as on OpenVINO; ONNX Runtime's smallest."""
+_FLOAT32_KERNELS: Final = 1
+"""``accuracy_level`` with which MatMulNBits multiplies in float32."""
+_PRODUCTS: Final = ("MatMul", "Gemm", "Conv")
+_HALFWAY: Final = 8
+"""The zero point of a symmetric unsigned 4-bit integer."""
+_TOLD: Final = 10
+"""The operators that a placement names, the most frequent first."""
+_LARGEST: Final = 1 << 30
+"""Bytes of a graph that is written as one file."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReducedGraph:
+    """A graph on disk, and a description of how it was made."""
+
+    path: Path
+    how: str
+
+
+def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = ()) -> ReducedGraph:
+    """Write the graph in a precision to a folder. ``samples`` are inputs to calibrate ``a8w8`` with.
+
+    Raises:
+        UnsupportedError: nothing can be rounded (``nothing_to_quantize``), groups of 16 do not divide a layer (``group_size``), or a
+            package of the quantizer is missing (``missing_package``).
+    """
+    import onnx
+
+    made = folder / f"{path.stem}-{dtype.value}.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tools use deprecated calls of onnx and numpy
+        logging.getLogger().setLevel(logging.ERROR)  # they advise to preprocess through the root logger
+        if dtype is Dtype.FLOAT16:
+            tool = _module("onnxruntime.transformers.float16")
+            model = tool.convert_float_to_float16(_loaded(path), keep_io_types=True)
+            how = "converted to float16, inputs and outputs in float32"
+        elif dtype is Dtype.INT4:
+            model, count = _in_groups(_loaded(path))
+            how = f"MatMulNBits in groups of {GROUP}: {_some(count)} weights of 4 bits"
+        elif dtype is Dtype.INT8_DYNAMIC:
+            tool = _module("onnxruntime.quantization")
+            tool.quantize_dynamic(_loaded(path), made, op_types_to_quantize=["MatMul"], weight_type=tool.QuantType.QUInt8)
+            model = onnx.load(made)
+            how = f"quantize_dynamic: {_some(_count(model, 'MatMulInteger'))} MatMulInteger"
+        else:
+            model = _calibrated(path, made, samples)
+            how = f"quantize_static in QDQ format from {len(samples)} inputs: {_some(_count(model, 'QuantizeLinear'))} QuantizeLinear"
+    _save(model, made)
+    return ReducedGraph(path=made, how=how)
+
+
+def in_float32(path: Path, folder: Path) -> Path:
+    """Write the graph with float32 numbers in place of its rounded weights. Its inputs of MatMulInteger stay rounded, as numbers too."""
+    import onnx
+
+    model = onnx.load(path)
+    known = {tensor.name: tensor for tensor in model.graph.initializer}
+    nodes = []
+    for node in model.graph.node:
+        if node.op_type == "MatMulNBits":
+            nodes += _without_groups(node, known, model.graph)
+        elif node.op_type == "MatMulInteger":
+            nodes += _without_integers(node, known, model.graph)
+        else:
+            nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    del model.graph.value_info[:]
+    made = folder / f"{path.stem}-float32.onnx"
+    _save(model, made)
+    return made
+
+
+def executed(path: Path, *, halves: bool) -> str:
+    """The operators of a graph that the runtime has optimized. For ``halves``, also the types that its products multiply in."""
+    import onnx
+
+    model = onnx.load(path)
+    kinds = Counter(node.op_type for node in model.graph.node)
+    told = f"executed: {', '.join(f'{count} {kind}' for kind, count in kinds.most_common(_TOLD))}"
+    if not halves:
+        return told
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    types |= {cast.output[0]: attribute.i for cast in model.graph.node if cast.op_type == "Cast" for attribute in cast.attribute}
+    given = [value for node in model.graph.node if node.op_type in {*_PRODUCTS, "FusedMatMul"} for value in node.input]
+    narrow = sum(types.get(value) == onnx.TensorProto.FLOAT16 for value in given)
+    wide = sum(types.get(value) == onnx.TensorProto.FLOAT for value in given)
+    return f"{told}; of the inputs of products, {narrow} are in float16 and {wide} were cast to float32"
+
+
+def _in_groups(model: Any) -> tuple[Any, int]:
+    known = {tensor.name: tensor for tensor in model.graph.initializer}
+    products = [node for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in known]
+    for node in products:
+        width = known[node.input[1]].dims[0]
+        if len(known[node.input[1]].dims) == 2 and width % GROUP:  # noqa: PLR2004 - a matrix
+            message = f"int4 has one scale for {GROUP} weights, and {node.name} is {width} wide; int8_dynamic takes any width"
+            raise UnsupportedError(message, needs=(f"widths that {GROUP} divides",), error_type="group_size")
+    tool = _module("onnxruntime.quantization.matmul_nbits_quantizer")
+    quantizer = tool.MatMulNBitsQuantizer(
+        model, bits=4, block_size=GROUP, is_symmetric=True, accuracy_level=_FLOAT32_KERNELS, op_types_to_quantize=("MatMul",)
+    )
+    quantizer.process()
+    return quantizer.model.model, _count(quantizer.model.model, "MatMulNBits")
+
+
+def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> Any:
+    import onnx
+
+    tool = _module("onnxruntime.quantization")
+
+    class Reader(tool.CalibrationDataReader):  # type: ignore[misc, name-defined]
+        """The inputs, one after another."""
+
+        def __init__(self) -> None:
+            self._left = iter(samples)
+
+        def get_next(self) -> Arrays | None:
+            return next(self._left, None)
+
+    tool.quantize_static(
+        _loaded(path),
+        made,
+        Reader(),
+        quant_format=tool.QuantFormat.QDQ,
+        op_types_to_quantize=list(_PRODUCTS),
+        activation_type=tool.QuantType.QUInt8,
+        weight_type=tool.QuantType.QUInt8,
+    )
+    return onnx.load(made)
+
+
+def _loaded(path: Path) -> Any:
+    """The graph without the shapes that its exporter wrote between the operators: the tools infer their own, and reject some of these."""
+    import onnx
+
+    model = onnx.load(path)
+    del model.graph.value_info[:]
+    return model
+
+
+def _without_groups(node: Any, known: Mapping[str, Any], graph: Any) -> list[Any]:
+    """A MatMul by the numbers that the integers of a MatMulNBits stand for. Of two integers in a byte, the lower half is the first."""
+    from onnx import helper, numpy_helper
+
+    set_to = {attribute.name: attribute.i for attribute in node.attribute}
+    inputs, outputs, group = set_to["K"], set_to["N"], set_to["block_size"]
+    packed = numpy_helper.to_array(known[node.input[1]]).reshape(outputs, -1)
+    integers = np.stack([packed & 15, packed >> 4], axis=-1).reshape(outputs, -1, group).astype(np.float32)
+    scales = numpy_helper.to_array(known[node.input[2]]).astype(np.float32).reshape(outputs, -1, 1)
+    points: Any = np.float32(_HALFWAY)
+    if len(node.input) > 3 and node.input[3]:  # noqa: PLR2004 - the input with zero points
+        held = numpy_helper.to_array(known[node.input[3]]).reshape(outputs, -1)
+        points = np.stack([held & 15, held >> 4], axis=-1).reshape(outputs, -1)[:, : scales.shape[1], None].astype(np.float32)
+    weights = ((integers - points) * scales).reshape(outputs, -1)[:, :inputs].T
+    name = f"{node.name}_float32"
+    graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(weights, dtype=np.float32), name))
+    return [helper.make_node("MatMul", [node.input[0], name], list(node.output), name=node.name)]
+
+
+def _without_integers(node: Any, known: Mapping[str, Any], graph: Any) -> list[Any]:
+    """The product of a MatMulInteger in float32, which holds these integers exactly."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    point = numpy_helper.to_array(known[node.input[3]]).astype(np.float32) if len(node.input) > 3 else np.float32(0)  # noqa: PLR2004 - its 4th
+    weights = numpy_helper.to_array(known[node.input[1]]).astype(np.float32) - point
+    name = f"{node.name}_float32"
+    graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(weights, dtype=np.float32), name))
+    given = [f"{name}_{part}" for part in ("input", "zero_point", "shifted")]
+    made = [
+        helper.make_node("Cast", [node.input[0]], [given[0]], to=TensorProto.FLOAT),
+        helper.make_node("Cast", [node.input[2]], [given[1]], to=TensorProto.FLOAT),
+        helper.make_node("Sub", given[:2], [given[2]]),
+    ]
+    return [*made, helper.make_node("MatMul", [given[2], name], list(node.output), name=node.name)]
+
+
+def _count(model: Any, kind: str) -> int:
+    return sum(node.op_type == kind for node in model.graph.node)
+
+
+def _some(count: int) -> int:
+    if not count:
+        message = "ONNX Runtime's tool found no weight to round: the graph has no product with a matrix of its own; float32 works"
+        raise UnsupportedError(message, needs=("a linear layer",), error_type="nothing_to_quantize")
+    return count
+
+
+def _save(model: Any, path: Path) -> None:
+    import onnx
+
+    beside = model.ByteSize() > _LARGEST
+    onnx.save(model, path, save_as_external_data=beside, location=f"{path.name}.data" if beside else None)
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as failure:
+        message = f"{name}, which reduces the precision of a graph, cannot be imported: {failure}; float32 needs no quantizer"
+        raise UnsupportedError(message, needs=(failure.name or name,), error_type="missing_package") from failure

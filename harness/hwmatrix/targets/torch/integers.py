@@ -1,0 +1,74 @@
+"""Linear layers with 8-bit integers: torchao's, and the same in float32.
+
+PyTorch's own ``torch.ao.quantization.quantize_dynamic`` is deprecated in favour of torchao, which is maintained with PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from typing import Any, Final
+
+import torch
+
+from hwmatrix.errors import UnsupportedError
+
+_STEPS: Final = 127.5
+"""Half of the 255 steps from -128 to 127, to which torchao scales the largest magnitude of a row."""
+_LEAST_SCALE: Final = torch.finfo(torch.float32).eps
+
+
+def round_weights(model: torch.nn.Module) -> int:
+    """Let torchao replace the weights of all linear layers by integers with a scale per output channel. Return the number of layers.
+
+    Raises:
+        UnsupportedError: torchao is missing (``missing_package``), or there is no linear layer (``nothing_to_quantize``).
+    """
+    try:
+        torchao: Any = importlib.import_module("torchao.quantization")
+    except ImportError as failure:
+        message = (
+            f"torchao, which rounds weights for PyTorch, cannot be imported ({failure}): pip install torchao; bfloat16 needs no quantizer"
+        )
+        raise UnsupportedError(message, needs=("torchao",), error_type="missing_package") from failure
+    torchao.quantize_(model, torchao.Int8DynamicActivationInt8WeightConfig())
+    count = len(_rounded(model))
+    if not count:
+        message = "torchao rounds the weights of torch.nn.Linear, and the model has none; bfloat16 works"
+        raise UnsupportedError(message, needs=("torch.nn.Linear",), error_type="nothing_to_quantize")
+    return count
+
+
+def told(model: torch.nn.Module) -> str:
+    """How many layers have weights of which type."""
+    kinds = Counter(str(layer.weight.qdata.dtype).removeprefix("torch.") for layer in _rounded(model).values())
+    plain = sum(type(module) is torch.nn.Linear for module in model.modules()) - kinds.total()
+    return ", ".join([*(f"{count} linear layers of {kind} weights" for kind, count in kinds.items()), f"{plain} of float32 weights"])
+
+
+def in_float32(model: torch.nn.Module) -> None:
+    """Replace the rounded layers by :class:`RoundedLinear`."""
+    for name, layer in _rounded(model).items():
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, RoundedLinear(layer))
+
+
+class RoundedLinear(torch.nn.Module):
+    """A linear layer in float32, with the numbers that another one's integers stand for. It rounds each row of its input to 8 bits."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        weight = layer.weight
+        self.weight = torch.nn.Parameter((weight.qdata.float() - weight.zero_point.float()) * weight.scale.float(), requires_grad=False)
+        self.bias = layer.bias
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        """The product of the rounded input and the weights."""
+        scale = (given.abs().amax(dim=-1, keepdim=True) / _STEPS).clamp(min=_LEAST_SCALE)
+        rounded = torch.round(given * (1.0 / scale)).clamp(-128, 127) * scale  # as torchao does: the largest value lies between two steps
+        return torch.nn.functional.linear(rounded, self.weight, self.bias)
+
+
+def _rounded(model: torch.nn.Module) -> dict[str, Any]:
+    """The linear layers whose weights are integers, by name."""
+    return {name: module for name, module in model.named_modules() if hasattr(getattr(module, "weight", None), "qdata")}

@@ -1,0 +1,200 @@
+"""Rounded weights: what the quantizers make, and that it is read back exactly."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hwmatrix.errors import UnsupportedError
+from hwmatrix.models.calibration import require_ranges
+from hwmatrix.records import Dtype
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(4, 32)).astype(np.float32)
+"""Four rows, as wide as the layers of tiny models."""
+
+
+def apart(ours: Any, theirs: Any) -> float:
+    """The relative L2 error."""
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+
+
+def linear(width: int = 32) -> tuple[np.ndarray[Any, Any], Any]:
+    """Weights, and an OpenVINO graph that multiplies by them."""
+    import openvino
+    from openvino import opset13
+
+    weights = RANDOM.normal(size=(48, width)).astype(np.float32)
+    given = opset13.parameter([4, width], np.float32, name="x")
+    given.output(0).get_tensor().set_names({"x"})
+    product = opset13.matmul(given, opset13.constant(weights), transpose_a=False, transpose_b=True)
+    return weights, openvino.Model([product], [given], "linear")
+
+
+def computed(program: Any, given: np.ndarray[Any, Any] = X) -> Any:
+    import openvino
+
+    config = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+    return openvino.compile_model(program, "CPU", config)({"x": given})[0]
+
+
+def by_groups(weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The definition in docs/precision.md: 4 bits, symmetric, groups of 16, with the scale in float16 as NNCF keeps it."""
+    grouped = weights.reshape(weights.shape[0], -1, 16)
+    extreme = np.take_along_axis(grouped, np.abs(grouped).argmax(axis=-1, keepdims=True), axis=-1)
+    scale = extreme / -8
+    rounded: np.ndarray[Any, Any] = (np.clip(np.round(grouped / scale), -8, 7) * scale.astype(np.float16)).reshape(weights.shape)
+    return rounded
+
+
+@pytest.mark.parametrize("dtype", [Dtype.INT8, Dtype.INT4])
+def test_openvino_computes_with_the_weights_that_are_read_back(dtype: Dtype) -> None:
+    from hwmatrix.targets.openvino.weights import in_float32, reduced
+
+    weights, program = linear()
+    made, how = reduced(program, dtype)
+    assert "1 in" in how
+    in_float = in_float32(made)
+    constants = [each for each in in_float.get_ops() if each.get_type_name() == "Constant" and each.get_output_shape(0) == [48, 32]]
+    read = next(np.asarray(each.data) for each in constants if each.get_element_type().get_type_name() == "f32")
+    step = {Dtype.INT8: 1 / 255, Dtype.INT4: 1 / 15}[dtype] * (weights.max() - weights.min())
+    assert np.abs(read - weights).max() <= step
+    assert apart(computed(made), X @ read.T) < 1e-6
+    assert apart(X @ read.T, X @ weights.T) > 1e-3
+
+
+def test_int4_on_openvino_rounds_as_documented() -> None:
+    from hwmatrix.targets.openvino.weights import in_float32, reduced
+
+    weights, program = linear()
+    made, _ = reduced(program, Dtype.INT4)
+    assert apart(computed(in_float32(made)), X @ by_groups(weights).T) < 1e-3
+
+
+def test_a_width_that_16_does_not_divide_is_unsupported_in_int4_and_not_in_int8() -> None:
+    from hwmatrix.targets.openvino.weights import reduced
+
+    _, program = linear(24)
+    with pytest.raises(UnsupportedError, match="16 does not divide the width of a layer; int8 takes any width") as caught:
+        reduced(program.clone(), Dtype.INT4)
+    assert caught.value.error_type == "group_size"
+    reduced(program, Dtype.INT8)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.INT8, Dtype.INT4])
+def test_a_graph_without_a_linear_layer_has_nothing_to_round(dtype: Dtype) -> None:
+    import openvino
+    from openvino import opset13
+
+    from hwmatrix.targets.openvino.weights import reduced
+
+    given = opset13.parameter([4, 32], np.float32, name="x")
+    program = openvino.Model([opset13.relu(given)], [given], "no layer")
+    with pytest.raises(UnsupportedError, match="float32 works") as caught:
+        reduced(program, dtype)
+    assert caught.value.error_type == "nothing_to_quantize"
+
+
+def test_a_quantizer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hwmatrix.targets.openvino.weights import reduced
+
+    monkeypatch.setitem(sys.modules, "nncf", None)
+    with pytest.raises(UnsupportedError, match="pip install nncf") as caught:
+        reduced(linear()[1], Dtype.INT8)
+    assert (caught.value.error_type, caught.value.needs) == ("missing_package", ("nncf",))
+
+
+def test_inputs_of_a_single_number_show_no_ranges() -> None:
+    constant = {"x": np.ones((2, 3), np.float32), "mask": np.ones((2, 3), np.int64)}
+    with pytest.raises(UnsupportedError, match="use int8 or int8_dynamic") as caught:
+        require_ranges([constant, constant])
+    assert caught.value.error_type == "calibration_constant"
+    require_ranges([constant, {"x": X, "mask": constant["mask"]}])
+
+
+def onnx_linear(folder: Path, width: int = 32) -> tuple[np.ndarray[Any, Any], Path]:
+    """Weights, and a file with an ONNX graph that multiplies by them."""
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    weights = RANDOM.normal(size=(width, 48)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 48])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    save(model, folder / "model.onnx")
+    return weights, folder / "model.onnx"
+
+
+def ran(path: Path, given: np.ndarray[Any, Any] = X) -> Any:
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": given})[0]
+
+
+@pytest.mark.parametrize(("dtype", "within"), [(Dtype.INT8_DYNAMIC, 0.02), (Dtype.INT4, 0.2)])
+def test_onnx_runtime_computes_with_the_weights_that_are_read_back(tmp_path: Path, dtype: Dtype, within: float) -> None:
+    from hwmatrix.targets.onnx.weights import in_float32, reduced
+
+    weights, path = onnx_linear(tmp_path)
+    made = reduced(path, tmp_path, dtype)
+    quantized, in_float = ran(made.path), ran(in_float32(made.path, tmp_path))
+    assert apart(quantized, in_float) < 1e-6
+    assert 1e-3 < apart(in_float, X @ weights) < within
+
+
+def test_onnx_runtime_has_float16_and_calibrated_graphs(tmp_path: Path) -> None:
+    from hwmatrix.targets.onnx.weights import reduced
+
+    weights, path = onnx_linear(tmp_path)
+    assert 1e-6 < apart(ran(reduced(path, tmp_path, Dtype.FLOAT16).path), X @ weights) < 1e-3
+    calibrated = reduced(path, tmp_path, Dtype.A8W8, [{"x": X}])
+    assert 1e-3 < apart(ran(calibrated.path), X @ weights) < 0.03
+    assert "from 1 inputs" in calibrated.how
+
+
+def test_onnx_runtime_names_a_width_that_16_does_not_divide(tmp_path: Path) -> None:
+    from hwmatrix.targets.onnx.weights import reduced
+
+    _, path = onnx_linear(tmp_path, 24)
+    with pytest.raises(UnsupportedError, match="product is 24 wide; int8_dynamic takes any width") as caught:
+        reduced(path, tmp_path, Dtype.INT4)
+    assert caught.value.error_type == "group_size"
+
+
+def test_torchao_multiplies_by_the_weights_that_are_read_back() -> None:
+    pytest.importorskip("torchao")
+    from hwmatrix.targets.torch import integers
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 48)).eval()
+    given = torch.from_numpy(X)
+    with torch.inference_mode():
+        plain = model(given)
+        assert integers.round_weights(model) == 1
+        assert integers.told(model) == "1 linear layers of int8 weights, 0 of float32 weights"
+        quantized = model(given)
+        integers.in_float32(model)
+        in_float = model(given)
+    assert apart(quantized.numpy(), in_float.numpy()) < 1e-6
+    assert 1e-3 < apart(in_float.numpy(), plain.numpy()) < 0.02
+
+
+def test_torchao_has_nothing_to_round_without_a_linear_layer() -> None:
+    pytest.importorskip("torchao")
+    from hwmatrix.targets.torch import integers
+
+    with pytest.raises(UnsupportedError, match="bfloat16 works"):
+        integers.round_weights(torch.nn.Sequential(torch.nn.ReLU()))
