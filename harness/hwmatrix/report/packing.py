@@ -19,15 +19,39 @@ LONGEST_TEXT: Final = 20_000
 """Characters of one text in a page. The full text is in the database and, for errors, in errors.json."""
 _LEAST_TEXT: Final = 300
 _DIGITS: Final = 5
+_MANY: Final = 100_000
+"""Characters of a column from which it is worth packing by pieces."""
 _IN_SCRIPT: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 _BARE: Final = frozenset({int, float, bool, type(None)})
 """Types of values that need no cleaning."""
 _ENDS_SCRIPT: Final = re.compile(r"<(?=/script|!--)", re.IGNORECASE)
 
 
-def table(columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """A table by column, each packed by :func:`column`."""
-    return {name: column(values) for name, values in columns.items()}
+def table(columns: Mapping[str, Sequence[Any]], pieced: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A table by column, each packed by :func:`column`; texts of the columns ``pieced`` by :func:`pieces`, if there are very many.
+
+    ``pieced`` has what separates the pieces of a text, by column.
+    """
+    return {
+        name: pieces(values, between) if (between := (pieced or {}).get(name)) and _characters(values) > _MANY else column(values)
+        for name, values in columns.items()
+    }
+
+
+def pieces(values: Sequence[str | None], between: str) -> dict[str, Any]:
+    """A column of long texts that share most of their pieces, such as the lines of tracebacks.
+
+    ``{pieces, between, texts, codes}``: a text is a list of indices of ``pieces``, joined with ``between``, and ``codes`` are the indices
+    of each row's text (-1: none).
+    """
+    texts = {text: code for code, text in enumerate(dict.fromkeys(value for value in values if value is not None))}
+    known: dict[str, int] = {}
+    lists = [[known.setdefault(piece, len(known)) for piece in text.split(between)] for text in texts]
+    return {"pieces": list(known), "between": between, "texts": lists, "codes": [-1 if value is None else texts[value] for value in values]}
+
+
+def _characters(values: Iterable[str | None]) -> int:
+    return sum(len(value) for value in values if value is not None)
 
 
 def column(values: Sequence[Any]) -> dict[str, Any]:

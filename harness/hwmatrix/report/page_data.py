@@ -41,6 +41,8 @@ _MESSAGES: Final = 1_000_000
 _ORDER: Final = (Level.HIGH, Level.MEDIUM, Level.LOW, *(status for status in Status if status is not Status.PASS))
 """Verdicts, the best first, for sorting a column."""
 
+_PIECED: Final = {"traceback": "\n", "command": " ", "key": "/"}
+"""Columns whose texts share most of their pieces: lines, words, parts of a path."""
 _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "model": lambda cell: name(cell.model),
     "hub": lambda cell: name(cell.hub_id),
@@ -145,7 +147,7 @@ def page_data(rows: ReportRows, details: PageRows) -> dict[str, Any]:
         "stages": [stage.value for stage in Stage],
         "columns": _columns(built),
         "rows": _rows(built, rows.cells),
-        "cells": table(_cells(rows, details)),
+        "cells": table(_cells(rows, details), pieced=_PIECED),
         "meanings": {word_of(line.label): line.meaning for line in built.legend},
         "tradeoffs": _tradeoffs(rows),
         "words": {status.value: grid.word(status) for status in Status},

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 def unpacked(packed: dict[str, Any], count: int) -> list[Any]:
     if "same" in packed:
         return [packed["same"]] * count
+    if "pieces" in packed:
+        texts = [packed["between"].join(packed["pieces"][piece] for piece in text) for text in packed["texts"]]
+        return [None if code < 0 else texts[code] for code in packed["codes"]]
     if "words" in packed:
         return [None if code < 0 else packed["words"][code] for code in packed["codes"]]
     return list(packed["values"])
@@ -36,6 +39,21 @@ def cells(database: Path) -> list[dict[str, Any]]:
     table = page_data(rows, read_page_rows(database, rows.run.run_id))["cells"]
     columns = {name: unpacked(packed, len(rows.cells)) for name, packed in table.items()}
     return [{name: column[number] for name, column in columns.items()} for number in range(len(rows.cells))]
+
+
+@pytest.mark.parametrize("values", [[], [None], ["a", "b", "a", None, "b"], ["", "a", "\n", "a\n"]])
+def test_a_column_of_pieces_is_unpacked_unchanged(values: list[Any]) -> None:
+    packed = json.loads(packing.script_json(packing.pieces(values, "\n")))
+    assert unpacked(packed, len(values)) == values
+
+
+def test_very_many_texts_share_their_pieces_and_few_do_not() -> None:
+    lines = [f"  File {number}, in frame, with a long line of code that many tracebacks have" for number in range(40)]
+    tracebacks = ["\n".join(["Traceback (most recent call last):", *lines, f"Error {number}"]) for number in range(100)]
+    packed = packing.table({"traceback": tracebacks, "other": tracebacks}, pieced={"traceback": "\n"})
+    assert unpacked(packed["traceback"], 100) == unpacked(packed["other"], 100) == tracebacks
+    assert 10 * len(packing.script_json(packed["traceback"])) < len(packing.script_json(packed["other"]))
+    assert packing.table({"traceback": tracebacks[:5]}, pieced={"traceback": "\n"})["traceback"] == {"values": tracebacks[:5]}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ const Data = (() => {
   function reader(packed) {
     if ("same" in packed) return () => packed.same;
     if ("words" in packed) return number => (packed.codes[number] < 0 ? null : packed.words[packed.codes[number]]);
+    if ("pieces" in packed) return number => (packed.codes[number] < 0 ? null : packed.texts[packed.codes[number]].map(piece => packed.pieces[piece]).join(packed.between));
     return number => packed.values[number];
   }
 
