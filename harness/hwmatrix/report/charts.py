@@ -22,6 +22,7 @@ from hwmatrix.report import grid
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.numbers import plural, times
 from hwmatrix.report.plots import Chart
+from hwmatrix.report.scaling import lines_of
 from hwmatrix.report.tradeoffs import precision, short_name, tradeoffs_of
 
 if TYPE_CHECKING:
@@ -248,27 +249,25 @@ def comparison() -> Chart:
 
 
 def _scaling(timed: Sequence[CellRow]) -> Chart | None:
-    """Lines of at least two cells that differ in only one setting."""
+    """Latency and throughput of cells that differ in only one setting."""
     names = _CellNames(timed)
-    rows: list[_Row] = []
-    for setting in ("batch", "sequence_length", "threads"):
-        lines: dict[tuple[Any, ...], list[CellRow]] = {}
-        for cell in timed:
-            others = tuple(getattr(cell, name) for name in ("batch", "sequence_length", "threads", "new_tokens") if name != setting)
-            lines.setdefault((cell.model, cell.size, cell.target, cell.dtype, cell.column_isolation, *others), []).append(cell)
-        for line in lines.values():
-            if len({getattr(cell, setting) for cell in line}) > 1:
-                rows += [
-                    {
-                        "model": _short(cell.model),
-                        "column": names.column(cell),
-                        "setting": setting.replace("_", " "),
-                        "value": getattr(cell, setting),
-                        "p50_ms": cell.p50_ms,
-                    }
-                    for cell in line
-                ]
-    return _chart("scaling", rows, "How median latency grows with batch, sequence length and threads") if rows else None
+    values: list[_Row] = [
+        {
+            "model": _short(cell.model),
+            "of": of,
+            "column": names.column(cell),
+            "setting": line.setting.replace("_", " "),
+            "value": line.value(cell),
+            "amount": amount,
+            "line": f"{number}",
+            "settings": grid.describe(cell, line.others),
+        }
+        for number, line in enumerate(lines_of(timed))
+        for cell in line.cells
+        for of, amount in (("p50 ms", cell.p50_ms), ("inputs/s", cell.inputs_s), ("tokens/s", cell.tokens_s))
+        if amount is not None
+    ]
+    return _chart("scaling", values, "How latency and throughput change with batch, sequence length and threads") if values else None
 
 
 def _lengths(timed: Sequence[CellRow]) -> Chart | None:

@@ -19,6 +19,7 @@ from hwmatrix.report.failures import failures
 from hwmatrix.report.groups import blocked_of, groups_of
 from hwmatrix.report.packing import LONGEST_TEXT, fitting
 from hwmatrix.report.rows import CellRow, DetectionRow, TargetRow
+from hwmatrix.report.scaling import lines_of
 from hwmatrix.report.totals import totals_of
 from hwmatrix.report.tradeoffs import left_out, precision, short_name, standings, tradeoffs_of
 
@@ -100,6 +101,7 @@ def matrix_md(rows: ReportRows) -> str:
         example=next((cell for cell in rows.cells if cell.command), None),
         attempts=adapted.paired(rows),
         compiled=compilations(rows.cells),
+        scaling=lines_of(rows.cells),
     )
 
 

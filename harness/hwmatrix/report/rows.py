@@ -174,6 +174,16 @@ class CellRow(Measured):
         return self.batch / self.p50_ms * 1000 if self.p50_ms else None
 
     @property
+    def tokens_s(self) -> float | None:
+        """Tokens of all samples per second at the median latency: those of the text that it is given, or the new ones if it generates.
+
+        None: it was not timed, or it is not known to be given text.
+        """
+        if not self.p50_ms or "text" not in (self.inputs or ()):
+            return None
+        return self.batch * (self.new_tokens or self.sequence_length) / self.p50_ms * 1000
+
+    @property
     def prefill_tokens_s(self) -> float | None:
         """Tokens of the prompt per second until the first new token, of all samples of the batch."""
         return self.batch * self.prompt_tokens / self.ttft_ms * 1000 if self.prompt_tokens and self.ttft_ms else None
