@@ -191,6 +191,78 @@ def test_norms_without_a_scale_are_right_on_the_htp(tmp_path: Path, dtype: Dtype
     assert relative_error(found, expected) < tolerance
 
 
+def graph_of(path: Path, operator: str, *, given: tuple[int, ...], made: tuple[int, ...], **attributes: Any) -> Path:
+    """A graph of one operator."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", given), ("y", made))]
+    graph = helper.make_graph([helper.make_node(operator, ["x"], ["y"], **attributes)], "one", values[:1], values[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return path
+
+
+def test_exponents_are_raised_without_another_result(tmp_path: Path) -> None:
+    import onnx
+    import onnx_ir
+    from onnx.reference import ReferenceEvaluator
+
+    from hwmatrix.targets.qnn.graph import floor_exponents
+
+    path = graph_of(tmp_path / "exp.onnx", "Exp", given=(4, 64), made=(4, 64))
+    model = onnx_ir.load(path)
+    assert floor_exponents(model) == 1
+    assert [node.op_type for node in model.graph] == ["Max", "Exp"]
+    changed = onnx_ir.to_proto(model)
+    onnx.checker.check_model(changed, full_check=True)
+    x = np.concatenate([np.linspace(-400.0, 80.0, 255), [-np.inf]]).astype(np.float32).reshape(4, 64)
+    before, after = (ReferenceEvaluator(each).run(None, {"x": x})[0] for each in (onnx.load(path), changed))
+    np.testing.assert_allclose(after, before, rtol=0.0, atol=2e-38)
+
+
+def test_large_negative_exponents_are_right_on_the_htp_only_if_raised(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    from hwmatrix.targets.qnn import values as qnn_values
+    from hwmatrix.targets.qnn.graph import make_graph
+
+    path = graph_of(tmp_path / "exp.onnx", "Exp", given=(4, 64), made=(4, 64))
+    (tmp_path / "made").mkdir()
+    made = make_graph(export("torch", path), tmp_path / "made", dtype=Dtype.FLOAT16, samples=())
+    x = np.linspace(-400.0, 4.0, 256).astype(np.float32).reshape(4, 64)
+    found = {graph: qnn_values.read_apart(graph, {"x": x}, ["y"], soc_model=57, threads=1)["y"] for graph in (path, made.path)}
+    assert np.abs(found[path] - np.exp(x)).max() > 1e4
+    assert relative_error(found[made.path], np.exp(x)) < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("pool", "made", "globally"),
+    [
+        ({"kernel_shape": [64, 64], "strides": [64, 64], "ceil_mode": 1, "count_include_pad": 1}, (1, 3, 1, 1), True),
+        ({"kernel_shape": [4, 6]}, (1, 3, 1, 1), True),
+        ({"kernel_shape": [4, 4], "strides": [4, 4]}, (1, 3, 1, 1), False),
+        ({"kernel_shape": [2, 2], "strides": [2, 2]}, (1, 3, 2, 3), False),
+        ({"kernel_shape": [6, 8], "strides": [6, 8], "pads": [1, 1, 1, 1], "count_include_pad": 1}, (1, 3, 1, 1), False),
+    ],
+)
+def test_a_pool_of_everything_becomes_a_global_one_with_the_same_result(
+    tmp_path: Path, pool: dict[str, Any], made: tuple[int, ...], *, globally: bool
+) -> None:
+    import onnx_ir
+    import onnxruntime
+
+    from hwmatrix.targets.qnn.graph import pool_globally
+
+    path = graph_of(tmp_path / "pool.onnx", "AveragePool", given=(1, 3, 4, 6), made=made, **pool)
+    model = onnx_ir.load(path)
+    assert pool_globally(model) == int(globally)
+    assert [node.op_type for node in model.graph] == ["GlobalAveragePool" if globally else "AveragePool"]
+    onnx_ir.save(model, tmp_path / "changed.onnx")
+    x = np.random.default_rng(7).normal(size=(1, 3, 4, 6)).astype(np.float32)
+    before, after = (onnxruntime.InferenceSession(each).run(None, {"x": x})[0] for each in (path, tmp_path / "changed.onnx"))
+    assert before.shape == made
+    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-7)
+
+
 def test_many_slices_are_right_on_the_htp_as_a_gather_and_not_as_they_were(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     import onnx

@@ -26,6 +26,9 @@ _MASK_FLOOR: Final = -100.0
 """The value to which masks' "never" is raised before quantization: exp(-100) is 0 beside any attention weight, and leaves a 16-bit range
 steps of 0.002. Exports use the lowest float32: one such constant takes up the whole range, and all other values become 0."""
 _ONE: Final = "one_to_divide"
+_EXPONENT_FLOOR: Final = -87.0
+"""exp(-87) is 1.6e-38, just above the smallest normal float32, and 0 in float16."""
+_FLOOR: Final = "floor_of_exponents"
 _RMS_OPSET: Final = 23
 """The first opset that has RMSNormalization."""
 
@@ -51,6 +54,10 @@ def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, samples: Itera
         steps.append("rows taken by Gather")
     if divide_for_reciprocals(model):
         steps.append("reciprocals as divisions")
+    if floor_exponents(model):
+        steps.append(f"exponents raised to {_EXPONENT_FLOOR:g}")
+    if pool_globally(model):
+        steps.append("windows beyond the input pooled globally")
     if dtype is not Dtype.FLOAT16 and raise_masks(model):
         steps.append(f"masks raised to {_MASK_FLOOR:g}")
     path = folder / f"{export.exporter}.onnx"
@@ -99,14 +106,63 @@ def divide_for_reciprocals(model: onnx_ir.Model) -> int:
     unwritten (float16), and if the root is below about 0.3, all are too small (a16w8 and a8w8; at 0.03, by a factor of 8.5). The same norm
     with a Div is right (QAIRT 2.51). Exporters write 1 / sqrt(x) as Sqrt and Reciprocal.
     """
-    graph = model.graph
-    reciprocals = [node for node in graph if node.op_type == "Reciprocal" and node.outputs[0].dtype is onnx_ir.DataType.FLOAT]
-    if reciprocals:
-        one = onnx_ir.Value(name=_ONE, const_value=onnx_ir.tensor(np.float32(1.0), name=_ONE))
-        graph.register_initializer(one)
+    reciprocals = _floats(model, "Reciprocal")
+    one = _constant(model, _ONE, 1.0) if reciprocals else None
     for node in reciprocals:
         _replace(node, onnx_ir.node("Div", [one, node.inputs[0]], name=node.name))
     return len(reciprocals)
+
+
+def floor_exponents(model: onnx_ir.Model) -> int:
+    """Replace every Exp of x by that of the larger of x and -87. Return their number.
+
+    Below -88.1 (127 times the logarithm of 2) the HTP's Exp returns garbage in float16, such as 131,000 for -1000, instead of 0 (QAIRT
+    2.51). Models with a state mask their decay with minus infinity before it.
+    """
+    exponents = _floats(model, "Exp")
+    floor = _constant(model, _FLOOR, _EXPONENT_FLOOR) if exponents else None
+    for node in exponents:
+        raised = onnx_ir.node("Max", [node.inputs[0], floor], name=f"{node.name}_floor")
+        raised.outputs[0].type, raised.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
+        raised.outputs[0].name = f"{node.outputs[0].name}_exponent"
+        model.graph.insert_before(node, raised)
+        node.replace_input_with(0, raised.outputs[0])
+    return len(exponents)
+
+
+def pool_globally(model: onnx_ir.Model) -> int:
+    """Replace every AveragePool whose only window takes in the whole input with a GlobalAveragePool. Return their number.
+
+    QNN accepts no window that reaches beyond its input (EfficientNet's classifier pools 2 by 2 numbers in a window of 320 by 320). What
+    is beyond does not count in the mean: it is no padding, but comes from rounding up the number of windows.
+    """
+    pools = [node for node in _floats(model, "AveragePool") if _takes_everything(node)]
+    for node in pools:
+        _replace(node, onnx_ir.node("GlobalAveragePool", [node.inputs[0]], name=node.name))
+    return len(pools)
+
+
+def _takes_everything(pool: onnx_ir.Node) -> bool:
+    """Whether a pool without padding has a single window, at least as large as its input."""
+    given, made, window = pool.inputs[0], pool.outputs[0].shape, pool.attributes["kernel_shape"].as_ints()
+    pads = pool.attributes.get("pads")
+    if given is None or given.shape is None or made is None or (pads is not None and any(pads.as_ints())):
+        return False
+    sizes = [size for size in given.shape[2:] if isinstance(size, int)]
+    fits = len(sizes) == len(window) and all(width >= size for width, size in zip(window, sizes, strict=True))
+    return fits and all(size == 1 for size in made[2:])
+
+
+def _floats(model: onnx_ir.Model, operator: str) -> list[onnx_ir.Node]:
+    """The nodes of an operator that give float32."""
+    return [node for node in model.graph if node.op_type == operator and node.outputs[0].dtype is onnx_ir.DataType.FLOAT]
+
+
+def _constant(model: onnx_ir.Model, name: str, number: float) -> onnx_ir.Value:
+    """Add a number to the graph."""
+    value = onnx_ir.Value(name=name, const_value=onnx_ir.tensor(np.float32(number), name=name))
+    model.graph.register_initializer(value)
+    return value
 
 
 def _replace(node: onnx_ir.Node, new: onnx_ir.Node) -> None:
