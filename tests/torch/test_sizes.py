@@ -14,6 +14,7 @@ from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models import sizes
 from hwmatrix.models.build import build_model, load_model, parameter_count
+from hwmatrix.models.diffusion.inputs import diffusion_inputs
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.listed_sizes import listed_sizes
 from hwmatrix.models.outputs import call_options, flatten_outputs
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 SPEC = load(Path(__file__).parents[2] / "matrix.yaml").spec
-BUILDABLE = [name for name in SPEC.models if name != "stable-diffusion"]
+BUILDABLE = list(SPEC.models)
 
 
 def tiny(name: str, **changes: Any) -> ModelPlan:
@@ -43,7 +44,8 @@ def test_weights_and_outputs_are_those_of_the_model_itself(name: str) -> None:
     assert size.parameters == parameter_count(plan) == sum(parameter.numel() for parameter in model.parameters())
     assert size.stored_bytes >= 4 * size.parameters
     with torch.inference_mode():
-        outputs = flatten_outputs(model(**make_inputs(model, plan), **call_options(model)))
+        inputs = diffusion_inputs(model, plan) if plan.family is Family.DIFFUSION else make_inputs(model, plan)
+        outputs = flatten_outputs(model(**inputs, **call_options(model)))
     told = [tensor.numel() * (4 if tensor.is_floating_point() else tensor.element_size()) for tensor in outputs.values()]
     assert (size.output_bytes, size.largest_output_bytes) == (sum(told), max(told))
     assert size.method == FORWARD

@@ -1,4 +1,4 @@
-"""Resolves ``--models``: names of matrix.yaml, types of transformers, hub ids, checkpoint folders."""
+"""Resolves ``--models``: names of matrix.yaml, types of transformers, classes of diffusers, hub ids, checkpoint folders."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ def select(
         if say is not None:
             for line in known.told(image_files(matrix.path.absolute().parent).get(CONSTRAINTS)):
                 say(line)
+    if listed is not None and listed.models == "diffusion" and not resolved.names and not everything:
+        types = TypeModels.beside(matrix.spec).diffusion()
     problems += [
         Problem(where="--dtypes", what=f"there is no precision {name!r}", hint=near_miss(name, [dtype.value for dtype in Dtype]))
         for name in dtypes
@@ -141,8 +143,8 @@ def _alias_message(name: str, entry: str, matrix: LoadedMatrix) -> str:
 
 
 def _unknown_problem(model: str, matrix: LoadedMatrix, known: TypeModels) -> Problem:
-    near = near_miss(model.removeprefix(TYPE_PREFIX), matrix.spec.models, besides=known.found.by_name)
-    hint = f"{near}; or a type of transformers (hwmatrix types), a hub id (owner/name), or a checkpoint's folder"
+    near = near_miss(model.removeprefix(TYPE_PREFIX), matrix.spec.models, besides=known.names)
+    hint = f"{near}; or a type of transformers (hwmatrix types), a class of diffusers, a hub id (owner/name), or a checkpoint's folder"
     return Problem(where="--models", what=f"{model!r} is not in {matrix.path.name}", hint=hint)
 
 

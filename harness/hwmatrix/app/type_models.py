@@ -1,4 +1,7 @@
-"""Models that are made from transformers types, for ``--models gemma3`` and for suites with ``models: types``."""
+"""Models that are made from their type alone: types of transformers (``--models gemma3``) and classes of diffusers (``--models sd3``).
+
+Suites with ``models: types`` have all of the former, those with ``models: diffusion`` all of the latter.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.matrix.spec import MatrixSpec
+from hwmatrix.models.diffusion.recipes import DiffusionRecipe, recipe_named, recipes
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.factory.pins import newest
 from hwmatrix.models.factory.rules import override
 from hwmatrix.models.types import TypeList, compare, listing, pinned
-from hwmatrix.records import TYPE_PREFIX, ModelPlan, Size
+from hwmatrix.records import TYPE_PREFIX, Family, ModelPlan, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +30,7 @@ _PIN: Final = re.compile(r"^transformers==([^\s;]+)", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TypeModels:
-    """The model types of transformers, as models in addition to those of matrix.yaml."""
+    """The model types of transformers and the recipes for classes of diffusers, as models in addition to those of matrix.yaml."""
 
     spec: MatrixSpec
     found: TypeList
@@ -36,23 +40,61 @@ class TypeModels:
         """The types of the installed transformers, else of the newest pinned list."""
         return cls(spec=spec, found=listing())
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all types and recipes."""
+        return (*self.found.by_name, *recipes())
+
     def named(self, name: str, size: Size) -> ModelPlan | None:
-        """The model of a type, by the type's name with or without ``type:``. None if there is no such type."""
-        kind = self.found.by_name.get(name.removeprefix(TYPE_PREFIX))
-        return None if kind is None else self._plan(kind, size)
+        """The model of a type, by its name with or without ``type:``. None if there is no such type.
+
+        A class of diffusers is found by the name of its recipe or its own.
+        """
+        bare = name.removeprefix(TYPE_PREFIX)
+        kind = self.found.by_name.get(bare)
+        if kind is not None:
+            return self._plan(kind, size)
+        recipe = recipe_named(bare)
+        return None if recipe is None else self._diffusion_plan(*recipe, size)
 
     def every(self) -> tuple[ModelPlan, ...]:
-        """A tiny model of every type."""
-        return tuple(self._plan(kind, Size.TINY) for kind in self.found.types)
+        """A tiny model of every type and every recipe."""
+        return (*(self._plan(kind, Size.TINY) for kind in self.found.types), *self._every_recipe())
 
     def missing(self) -> tuple[ModelPlan, ...]:
         """A tiny model of every type, except those for which matrix.yaml has a model that can be built."""
         covered = {model.architecture for model in self.spec.models.values() if model.tiny.unbuildable is None}
         return tuple(self._plan(kind, Size.TINY) for kind in self.found.types if kind.name not in covered)
 
+    def diffusion(self) -> tuple[ModelPlan, ...]:
+        """A tiny model of every recipe, except those for whose class matrix.yaml has a model that can be built."""
+        covered = {model.model_class for model in self.spec.models.values() if model.tiny.unbuildable is None}
+        return tuple(plan for plan in self._every_recipe() if plan.model_class not in covered)
+
+    def _every_recipe(self) -> tuple[ModelPlan, ...]:
+        return tuple(self._diffusion_plan(name, recipe, Size.TINY) for name, recipe in recipes().items())
+
+    def _diffusion_plan(self, name: str, recipe: DiffusionRecipe, size: Size) -> ModelPlan:
+        defaults, called = self.spec.sizes[size], self._name(name)
+        return ModelPlan(
+            name=called,
+            selector=called,
+            size=size,
+            family=Family.DIFFUSION,
+            architecture=name,
+            model_class=recipe.model_class,
+            weights=FACTORY,
+            batch=1,  # the inputs of some recipes are for one image
+            sequence_length=defaults.sequence_length,
+            unbuildable=None if size is Size.TINY else _TINY_ONLY,
+        )
+
+    def _name(self, kind: str) -> str:
+        """The name of a type's model: that of the type, unless matrix.yaml has given it to another."""
+        return f"{TYPE_PREFIX}{kind}" if kind in self.spec.models else kind
+
     def _plan(self, kind: ModelType, size: Size) -> ModelPlan:
-        defaults, known = self.spec.sizes[size], override(kind.name)
-        name = f"{TYPE_PREFIX}{kind.name}" if kind.name in self.spec.models else kind.name
+        defaults, known, name = self.spec.sizes[size], override(kind.name), self._name(kind.name)
         return ModelPlan(
             name=name,
             selector=name,

@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.models.diffusion.recipes import recipe_named
 from hwmatrix.models.factory.pins import PinnedList, newest
 from hwmatrix.models.factory.rules import overrides
 from hwmatrix.models.types import Difference, compare, listing, pinned, pinned_versions
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hwmatrix.models.factory.rules import Override
-    from hwmatrix.models.types import ModelType
+    from hwmatrix.models.types import ModelType, TypeList
 
 TYPES_SCHEMA: Final = "hwmatrix/types/1"
 NEWEST: Final = "newest"
@@ -102,7 +103,7 @@ def types_document(names: Sequence[str] = (), *, family: Family | None = None, s
     unknown = [name for name in dict.fromkeys(names) if name not in found.by_name]
     if unknown:
         what = f"transformers {found.version} has no such type"
-        raise ConfigError([Problem(where=name, what=what, hint=near_miss(name, found.by_name)) for name in unknown])
+        raise ConfigError([Problem(where=name, what=what, hint=_hint(name, found)) for name in unknown])
     before = _since(since) if since is not None else None
     pins = pinned(found.version)
     entries = pins.types if pins is not None else {}
@@ -135,6 +136,12 @@ def json_schema() -> dict[str, Any]:
 def said(difference: DifferenceEntry) -> str:
     """A difference as text."""
     return str(Difference(**dataclasses.asdict(difference)))
+
+
+def _hint(name: str, found: TypeList) -> str:
+    if recipe_named(name) is not None:
+        return f"it is a class of diffusers: hwmatrix matrix --models {name}"
+    return near_miss(name, found.by_name)
 
 
 def _since(version: str) -> PinnedList:

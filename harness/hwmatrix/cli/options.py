@@ -91,7 +91,7 @@ Models = Annotated[
     list[str] | None,
     typer.Option(
         "--models",
-        help="Names of matrix.yaml, transformers types, hub ids or checkpoint folders: --models bert gemma3",
+        help="Names of matrix.yaml, transformers types, classes of diffusers, hub ids or checkpoint folders: --models bert gemma3",
         metavar="M ...",
     ),
 ]

@@ -20,6 +20,7 @@ from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.outputs import call_options
 from hwmatrix.models.samples.evaluation import CheckpointSamples
 from hwmatrix.models.samples.processing import NoSamplesError
+from hwmatrix.records import Family
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,8 +76,8 @@ def model_code(plan: ModelPlan, cache: Path) -> ModelCode:
     A model that hwmatrix trains is taken from its bundle in ``cache``, a folder of bundles, and trained here if the cache lacks it.
 
     Raises:
-        ConfigError: torch or transformers is not installed here, the checkpoint is missing, or a model that is made from its type cannot
-            be expressed as code.
+        ConfigError: torch or transformers is not installed here, the checkpoint is missing, or the model is one of diffusers, or made
+            from its type and not expressible as code.
         FactoryError: the model or its inputs cannot be built at all.
         BundleError: the cache cannot be written.
     """
@@ -84,6 +85,10 @@ def model_code(plan: ModelPlan, cache: Path) -> ModelCode:
     if missing:
         what = f"{' and '.join(missing)} must be installed to determine the inputs of {plan.name}"
         hint = "install them (the script itself needs them too), with the versions of images/constraints.txt"
+        raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
+    if plan.family is Family.DIFFUSION:
+        what = f"{plan.name} is a model of diffusers, and scripts are written only for models of transformers"
+        hint = f"run it again: hwmatrix test --model {plan.selector or plan.name}"
         raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
     if plan.trained:
         return _code_of_trained(find_or_build(plan, cache))

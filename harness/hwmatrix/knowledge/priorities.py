@@ -62,8 +62,9 @@ class Priorities:
         for order in orders:
             if order[-1] is not _LAST or len(set(order)) < len(order):
                 raise ValueError(f"{', '.join(order)}: must end with {_LAST.value} and list nothing twice")
-        kinds = [kind for rule in self.priorities for kind in (*rule.structures, *rule.families)]
-        if len(set(kinds)) < len(kinds):
+        structures = [kind for rule in self.priorities for kind in rule.structures]
+        families = [kind for rule in self.priorities for kind in rule.families]
+        if any(len(set(kinds)) < len(kinds) for kinds in (structures, families)):
             raise ValueError("a structure or a family has two rules")
         return self
 

@@ -233,8 +233,8 @@ def _tolerance_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]
 def _suite_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for name, suite in spec.suites.items():
         listed = suite.models if isinstance(suite.models, tuple) else ()
-        if suite.models == "types" and suite.size is not Size.TINY:
-            what = f"suite {name!r} has models: types in size {suite.size.value}"
+        if suite.models in {"types", "diffusion"} and suite.size is not Size.TINY:
+            what = f"suite {name!r} has models: {suite.models} in size {suite.size.value}"
             yield ("suites", name, "size"), what, "a model made from its type alone is tiny: leave size out, or name models"
         for index, model in enumerate(listed):
             if model not in spec.models:

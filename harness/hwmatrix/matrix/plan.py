@@ -13,6 +13,7 @@ from hwmatrix.records import (
     Axes,
     CellPlan,
     Dtype,
+    Family,
     Isolation,
     Limits,
     ModelPlan,
@@ -25,7 +26,7 @@ from hwmatrix.records import (
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from hwmatrix.matrix.load import LoadedMatrix
     from hwmatrix.matrix.spec import MatrixSpec, SuiteSpec, TargetSpec
@@ -156,7 +157,8 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
     )
     if old.types_of is not None:
         there = {model.name for model in models} | {model.architecture for model in models}
-        models += tuple(model for model in types if not {model.name, model.architecture} & there)
+        added = (model for model in types if model.family is not Family.DIFFUSION)  # a suite of its own
+        models += tuple(model for model in added if not {model.name, model.architecture} & there)
     if any(cell.settings.new_tokens for cell in old.cells):
         models = _generating(models, spec)
     facts = RunFacts(
@@ -309,16 +311,16 @@ def _chosen_models(matrix: LoadedMatrix, selection: Selection) -> tuple[ModelPla
 
 
 def _chosen_types(matrix: LoadedMatrix, selection: Selection) -> tuple[ModelPlan, ...]:
-    """Return the types among the named models, or all types if the suite has them and no models are named."""
+    """Return the types among the named models, or all that were resolved if the suite has them and no models are named."""
     if selection.models:
         return tuple(model for model in selection.types if model.name in selection.models)
     return selection.types if _has_types(matrix, selection) else ()
 
 
 def _has_types(matrix: LoadedMatrix, selection: Selection) -> bool:
-    """Whether the selection is a whole suite with ``models: types``."""
+    """Whether the selection is a whole suite with ``models: types`` or ``models: diffusion``."""
     suite = _suite(matrix, selection)
-    return suite is not None and suite.models == "types"
+    return suite is not None and suite.models in {"types", "diffusion"}
 
 
 def _suite(matrix: LoadedMatrix, selection: Selection) -> SuiteSpec | None:
@@ -418,7 +420,9 @@ def _sizes_asked_for(matrix: LoadedMatrix, selection: Selection) -> list[tuple[s
         suite_size = spec.suites[selection.suite].size if selection.suite else Size.TINY
         return [(name, selection.size or suite_size) for name in spec.models if name in selection.models]
     suite = spec.suites[selection.suite or _default_suite(matrix)]
-    listed = suite.models if isinstance(suite.models, tuple) else spec.models
+    listed: Collection[str] = suite.models if isinstance(suite.models, tuple) else spec.models
+    if suite.models == "diffusion":
+        listed = [name for name, model in spec.models.items() if model.family is Family.DIFFUSION]
     return [(name, selection.size or suite.size) for name in spec.models if name in listed]
 
 

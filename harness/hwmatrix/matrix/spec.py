@@ -161,13 +161,14 @@ class SuiteSpec:
     """A named selection of models, in one size.
 
     ``models: all`` means every model that is listed; ``models: types`` adds a tiny model for every other model type of the installed
-    transformers, made from the type alone. ``timing: false`` tests only whether models work, not how fast they are; ``generation: false``
+    transformers, made from the type alone; ``models: diffusion`` means the models of that family, and a tiny one for every other class of
+    diffusers that hwmatrix has a recipe for. ``timing: false`` tests only whether models work, not how fast they are; ``generation: false``
     runs only one forward pass; ``measure`` overrides keys of the matrix's; ``settings`` are varied. ``dtypes`` adds precisions: all of
     the ``more_dtypes`` of targets, or the named ones of some targets.
     """
 
     size: Size = Size.TINY
-    models: Literal["all", "types"] | tuple[Name, ...] = "all"
+    models: Literal["all", "types", "diffusion"] | tuple[Name, ...] = "all"
     timing: bool = True
     generation: bool = True
     dtypes: Literal["all"] | dict[Name, tuple[Dtype, ...]] = Field(default_factory=dict)

@@ -14,8 +14,11 @@ from hwmatrix.basics.json_text import read_json
 from hwmatrix.basics.near_miss import closest
 from hwmatrix.errors import FactoryError
 from hwmatrix.models.checkpoint import inspect as inspect_checkpoint
+from hwmatrix.models.diffusion import build as diffusion
+from hwmatrix.models.diffusion.build import PIPELINE
+from hwmatrix.models.diffusion.pipeline import load_pipeline, pipeline_from
 from hwmatrix.models.factory.rules import override
-from hwmatrix.records import Dtype
+from hwmatrix.records import Dtype, Family
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +60,7 @@ def build_model(plan: ModelPlan) -> torch.nn.Module:
 
 
 def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: str | None = "eager", cache: bool = False) -> torch.nn.Module:
-    """Load a checkpoint folder, from safetensors only. Every target loads bundles with it.
+    """Load a checkpoint folder of transformers or diffusers, from safetensors only. Every target loads bundles with it.
 
     The model is in evaluation mode, on the CPU. ``attention`` is the attention implementation: ``eager`` as in the reference, ``sdpa``, or
     None for the default of transformers. Without ``cache``, ``use_cache`` is off by default: a single forward pass needs no cache, and
@@ -67,11 +70,28 @@ def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: st
         FactoryError: it cannot be loaded (``load_failed``), lacks weights (``weights_incomplete``), or transformers has no such
             class (``unknown_class``).
     """
+    if diffusion.is_diffusion(model_dir):
+        return (load_pipeline if model_class == PIPELINE else diffusion.load_denoiser)(model_dir, model_class, dtype)
     model = _load(model_dir, model_class, dtype, _attention(model_dir) if attention == _EAGER else attention)
     for module in () if cache else model.modules():
         config: Any = getattr(module, "config", None)
         if hasattr(config, "use_cache"):
             config.use_cache = False
+    return model
+
+
+def build_diffusion(plan: ModelPlan, config: dict[str, Any] | None = None, *, perturb: bool = True) -> torch.nn.Module:
+    """A model of diffusers with random weights from a plan's seed. ``config`` replaces that of the plan.
+
+    Without ``perturb``, constants stay what the class sets: on the meta device, where weights have no values.
+
+    Raises:
+        FactoryError: as :func:`build_model`.
+    """
+    config = plan.config if config is None else config
+    model = pipeline_from(plan, config) if plan.model_class == PIPELINE else diffusion.denoiser_from(plan, config)
+    if perturb:
+        _perturb_constants(model, plan.seed)
     return model
 
 
@@ -133,6 +153,11 @@ def parameter_count(plan: ModelPlan) -> int:
     Raises:
         FactoryError: as :func:`build_model`, except ``unbuildable``, which is not checked.
     """
+    if plan.family is Family.DIFFUSION:
+        import torch
+
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in build_diffusion(plan, perturb=False).parameters())
     return _parameters_of(plan, recipe_config(plan))
 
 
@@ -167,7 +192,7 @@ def _from_recipe(plan: ModelPlan) -> torch.nn.Module:
     if needed > free:
         message = f"{plan.name} needs {needed / 1e9:.1f} GB for its parameters in float32, and {free / 1e9:.1f} GB are free"
         raise FactoryError(message, error_type="too_large")
-    return _from_seed(plan, recipe_config(plan))
+    return build_diffusion(plan) if plan.family is Family.DIFFUSION else _from_seed(plan, recipe_config(plan))
 
 
 def _from_seed(plan: ModelPlan, config: Any) -> torch.nn.Module:

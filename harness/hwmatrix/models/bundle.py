@@ -25,11 +25,12 @@ from hwmatrix.errors import BundleError, FactoryError, UnmakableError
 from hwmatrix.models import folder
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.checkpoint import inspect
+from hwmatrix.models.diffusion.recipes import digest as digest_of_recipe
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.factory.rules import digest
 from hwmatrix.models.folder import CALIBRATION, EXPECTED, GENERATION, HELD_OUT, INPUTS, MANIFEST, MODEL_DIR
 from hwmatrix.models.learning.quality import Answers
-from hwmatrix.records import BUNDLE_SCHEMA, Dtype, NoiseFloor
+from hwmatrix.records import BUNDLE_SCHEMA, Dtype, Family, NoiseFloor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +64,7 @@ class Bundle:
 
     @property
     def model_class(self) -> str:
-        """The class of transformers that loads it."""
+        """The class of transformers or diffusers that loads it."""
         return str(self.manifest["model_class"])
 
     @property
@@ -359,8 +360,13 @@ def _identity(plan: ModelPlan) -> dict[str, Any]:
         "schema": BUNDLE_SCHEMA,
         **_planned(plan),
         "weights": _identity_of_weights(plan),
-        "versions": {name: _version(name) for name in ("torch", "transformers")},
+        "versions": {name: _version(name) for name in _libraries(plan)},
     }
+
+
+def _libraries(plan: ModelPlan) -> tuple[str, ...]:
+    """The packages whose versions determine a model."""
+    return ("torch", "transformers", *(("diffusers",) if plan.family is Family.DIFFUSION else ()))
 
 
 def _planned(plan: ModelPlan) -> dict[str, Any]:
@@ -371,7 +377,7 @@ def _identity_of_weights(plan: ModelPlan) -> Any:
     if plan.weights == RECIPE:
         return recipe_identity(plan)
     if plan.weights == FACTORY:
-        return {FACTORY: digest(plan.architecture)}
+        return {FACTORY: digest_of_recipe(plan.model_class) if plan.family is Family.DIFFUSION else digest(plan.architecture)}
     if plan.weights == HUB:
         raise FactoryError(f"the weights of {plan.hub_id} have not been fetched from the hub yet", error_type="weights_not_fetched")
     checkpoint = Path(plan.weights)

@@ -20,6 +20,7 @@ SAFE_WEIGHTS: Final = "model.safetensors"
 SAFE_INDEX: Final = "model.safetensors.index.json"
 POOLING: Final = "1_Pooling/config.json"
 """Where sentence-transformers writes how the vectors of tokens become one."""
+_DIFFUSERS: Final = "hwmatrix builds those from a config instead: give it an entry of matrix.yaml with family: diffusion (docs/models.md)"
 _PROCESSOR_FILES: Final = ("*.json", "*.txt", "*.model", "*.tiktoken", POOLING)
 """Tokenizers, image processors and feature extractors."""
 _REFUSED_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".pickle")
@@ -68,6 +69,9 @@ def inspect_config(folder: Path) -> dict[str, Any]:
         FactoryError: the configuration is missing, broken, or lacks the architecture or class.
     """
     config = _config(folder)
+    if isinstance(config.get("_diffusers_version"), str):
+        message = f"{folder} is a {config.get('_class_name')} of diffusers, and {_DIFFUSERS}"
+        raise FactoryError(message, error_type="no_checkpoint")
     architecture, classes = config.get("model_type"), config.get("architectures")
     model_class = classes[0] if isinstance(classes, list) and classes else None
     _refuse_remote_code(folder, config.get("auto_map"), architecture, model_class)
@@ -117,7 +121,8 @@ def _config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise FactoryError(f"{folder} is not a folder: name a checkpoint's folder", error_type="no_checkpoint")
     if not path.is_file():
-        found = "a diffusers pipeline (model_index.json)" if (folder / "model_index.json").is_file() else "not a transformers checkpoint"
+        pipeline = (folder / "model_index.json").is_file()
+        found = f"a diffusers pipeline (model_index.json), and {_DIFFUSERS}" if pipeline else "not a transformers checkpoint"
         raise FactoryError(f"{folder} has no config.json: it is {found}", error_type="no_checkpoint")
     try:
         config = read_json(path.read_bytes())

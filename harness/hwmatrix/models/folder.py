@@ -142,8 +142,13 @@ def locked(cache: Path, key: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unlocked(cache: Path, key: str) -> Iterator[bool]:
-    """Lock a key if nobody has locked it, this process included; otherwise it is False."""
-    with (cache / LOCKS / key).open("ab") as lock:
+    """Lock a key if nobody has locked it, this process included; otherwise it is False, as it is if the lock belongs to another user."""
+    try:
+        lock = (cache / LOCKS / key).open("ab")
+    except PermissionError:
+        yield False
+        return
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.errors import BundleError, FactoryError
 from hwmatrix.models import generation
-from hwmatrix.models.build import RECIPE, build_from, build_model, load_model
+from hwmatrix.models.build import RECIPE, build_diffusion, build_from, build_model, load_model
+from hwmatrix.models.diffusion.inputs import diffusion_inputs
+from hwmatrix.models.diffusion.recipes import recipe_of
 from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, adjusted, attempts, modalities
 from hwmatrix.models.factory.rules import digest, override
 from hwmatrix.models.factory.synthesis import synthesise
@@ -24,7 +26,7 @@ from hwmatrix.models.learning.teach import Taught, taught_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.models.samples.evaluation import CheckpointSamples, own_labels
 from hwmatrix.models.samples.processing import NoSamplesError
-from hwmatrix.records import Dtype, Role
+from hwmatrix.records import Dtype, Family, Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -59,7 +61,13 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
     model_dir = folder / MODEL_DIR
     task: _Task | None = None
     taught: Taught | None = None
-    if plan.weights == FACTORY:
+    made: dict[str, Any]
+    if plan.family is Family.DIFFUSION:
+        _save_model(build_diffusion(plan, recipe_of(plan.model_class).config if plan.weights == FACTORY else None), model_dir)
+        model = load_model(model_dir, plan.model_class, Dtype.FLOAT32)
+        inputs, made = diffusion_inputs(model, plan), {}
+        expected = _expected(model, inputs, plan)
+    elif plan.weights == FACTORY:
         model, inputs, expected, made = from_factory(plan, model_dir)
     else:
         built = build_model(plan)
@@ -304,7 +312,8 @@ def deterministic() -> Iterator[None]:
 
 def _save_model(model: Any, model_dir: Path) -> None:
     """Save as safetensors, without the path that the model was loaded from: it would change the checksum."""
-    model.config._name_or_path = ""  # noqa: SLF001 - transformers has no other way to set it
+    if hasattr(model.config, "_name_or_path"):
+        model.config._name_or_path = ""  # noqa: SLF001 - transformers has no other way to set it
     try:
         model.save_pretrained(model_dir)
     except OSError:

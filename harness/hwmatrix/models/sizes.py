@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.files import write_together
 from hwmatrix.errors import FactoryError, StoreError
-from hwmatrix.models.build import HUB, RECIPE, parameter_count, recipe_config
+from hwmatrix.models.build import HUB, RECIPE, build_diffusion, parameter_count, recipe_config
 from hwmatrix.models.checkpoint import inspect, inspect_config
+from hwmatrix.models.diffusion.inputs import diffusion_inputs
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.outputs import call_options, flatten_outputs
-from hwmatrix.records import Dtype, ModelPlan, from_json, to_json
+from hwmatrix.records import Dtype, Family, ModelPlan, from_json, to_json
 from hwmatrix.records.strict import STRICT
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _cached_size(key: str, plan: str, dtype: Dtype) -> ModelSize:  # noqa: ARG00
 
 def _measured(plan: ModelPlan, dtype: Dtype) -> ModelSize:
     model = _on_meta(plan, dtype)
-    inputs = make_inputs(model, plan)
+    inputs = (diffusion_inputs if plan.family is Family.DIFFUSION else make_inputs)(model, plan)
     weights = _distinct([*model.parameters(), *model.buffers()])
     kinds: dict[str, int] = {}
     for tensor in weights:
@@ -196,6 +197,9 @@ def _on_meta(plan: ModelPlan, dtype: Dtype) -> torch.nn.Module:
     import torch
     import transformers
 
+    if plan.family is Family.DIFFUSION:
+        with torch.device("meta"):
+            return build_diffusion(plan, perturb=False).to(getattr(torch, _COMPUTED_AS.get(dtype, dtype).value))
     config = _config(plan)
     if not isinstance(getattr(transformers, plan.model_class, None), type):
         parameter_count(plan)  # raises what is wrong with the class name

@@ -13,6 +13,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.models import mappings
+from hwmatrix.models.diffusion.recipes import recipe_named
 from hwmatrix.models.factory.pins import PinnedList, newest, pinned, pinned_versions
 from hwmatrix.models.factory.rules import override, rules
 from hwmatrix.models.taxonomy import taxonomy
@@ -125,8 +126,9 @@ def listing() -> TypeList:
 
 
 def is_type(name: str) -> bool:
-    """Whether this is the name of a type, with or without the prefix ``type:``."""
-    return name.removeprefix(TYPE_PREFIX) in listing().by_name
+    """Whether this is the name of a type of transformers or of a class of diffusers, with or without the prefix ``type:``."""
+    bare = name.removeprefix(TYPE_PREFIX)
+    return bare in listing().by_name or recipe_named(bare) is not None
 
 
 def compare(before: PinnedList, now: Iterable[ModelType]) -> tuple[Difference, ...]:
@@ -169,7 +171,7 @@ def _types_of(found: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], 
 
 def _type(name: str, tables: dict[str, dict[str, tuple[str, ...]]]) -> ModelType:
     family = _family(name, tables)
-    listed = [*rules().classes[family], *tables]
+    listed = [*rules().classes.get(family, ()), *tables]
     mapping = next(table for table in listed if name in tables.get(table, {}))
     return ModelType(name=name, model_class=override(name).model_class or tables[mapping][name][0], mapping=mapping, family=family)
 

@@ -30,6 +30,7 @@ class Family(enum.StrEnum):
     AUDIO = "audio"
     MULTIMODAL = "multimodal"
     VIDEO = "video"
+    DIFFUSION = "diffusion"
     OTHER = "other"
 
 

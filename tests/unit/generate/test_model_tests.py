@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import json
 import logging
@@ -26,6 +27,7 @@ from hwmatrix.generate.test_plan import Wish
 from hwmatrix.knowledge.requirements import RequirementsError
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
+from hwmatrix.matrix.spec import VariantSpec
 from hwmatrix.models.bundle import recipe_identity
 from hwmatrix.records import Basis, Dtype, Family, ModelPlan, Requirements, Size
 
@@ -211,8 +213,11 @@ def test_why_a_template_was_chosen_is_logged(tmp_path: Path, caplog: pytest.LogC
 
 
 def test_unbuildable_models_and_unknown_names_are_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot be built in tiny size: a pipeline of the diffusers library.*there is nothing to test"):
-        generate_test("stable-diffusion", spec=SPEC, folder=tmp_path)
+    never = copy.copy(SPEC.models["bert"])
+    for size in ("tiny", "full"):
+        object.__setattr__(never, size, VariantSpec(unbuildable="too new"))
+    with pytest.raises(ConfigError, match=r"cannot be built in tiny size: too new.*there is nothing to test"):
+        generate_test("bert", spec=dataclasses.replace(SPEC, models={**SPEC.models, "bert": never}), folder=tmp_path)
     with pytest.raises(ConfigError, match=r"186\.8 GB.*--size tiny may be buildable"):
         generate_test("mixtral", spec=SPEC, folder=tmp_path, wish=Wish(size=Size.FULL))
     with pytest.raises(ConfigError, match=r"is only a name: .*checkpoint's folder"):

@@ -173,7 +173,7 @@ def test_the_parts_of_this_package_are_the_default(monkeypatch: pytest.MonkeyPat
         ("llava-hf/llava-1.5-7b-hf", Family.MULTIMODAL, None),
         ("microsoft/xclip-base-patch32", Family.VIDEO, None),
         ("MCG-NJU/videomae-base-finetuned-kinetics", Family.VIDEO, None),
-        ("stable-diffusion-v1-5/stable-diffusion-v1-5", Family.MULTIMODAL, Structure.DIFFUSION),
+        ("stable-diffusion-v1-5/stable-diffusion-v1-5", Family.DIFFUSION, Structure.DIFFUSION),
         ("somebody/something", None, None),
     ],
 )

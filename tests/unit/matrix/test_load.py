@@ -109,7 +109,11 @@ def test_an_unknown_key_is_reported_with_its_line_and_the_closest_key(tmp_path: 
             "backend: openvin",
             "matrix.yaml:8: targets.cpu.backend is 'openvin' (did you mean 'openvino'? allowed: cpu, ",
         ),
-        ("family: embedding", "family: text", "matrix.yaml:11: models.bert.family is 'text' (allowed: audio, embedding, multimodal, "),
+        (
+            "family: embedding",
+            "family: text",
+            "matrix.yaml:11: models.bert.family is 'text' (allowed: audio, diffusion, embedding, multimodal, ",
+        ),
         ("tiny: {batch: 1}", "tinny: {batch: 1}", "matrix.yaml:3: sizes.tinny is 'tinny' (did you mean 'tiny'?"),
         ("{batch: 1}", "{batch: many}", "matrix.yaml:3: sizes.tiny.batch: input should be a valid integer"),
         ("{batch: 1}", "{batch: 0}", "matrix.yaml:3: sizes.tiny.batch: input should be greater than 0 (it is 0)"),
@@ -126,7 +130,7 @@ def test_an_unknown_key_is_reported_with_its_line_and_the_closest_key(tmp_path: 
                 "(a mapping belongs here: size, models, timing, generation, dtypes, measure, settings, description)"
             ),
         ),
-        ("models: all", "models: al", "matrix.yaml:15: suites.default.models is 'al' (allowed: 'all' or 'types', or a list)"),
+        ("models: all", "models: al", "matrix.yaml:15: suites.default.models is 'al' (allowed: 'all', 'types' or 'diffusion', or a list)"),
         ("models: all", "models: [bert, 3]", "matrix.yaml:15: suites.default.models.1: input should be a valid string (it is 3)"),
         ("targets:", "measure: {max_s: -1}\ntargets:", "matrix.yaml:7: measure.max_s: input should be greater than 0 (it is -1)"),
         (

@@ -53,14 +53,13 @@ def test_unbuildable_models_have_a_reason() -> None:
     assert unbuildable.keys() == {
         ("mixtral", "full"),
         ("llava", "full"),
-        ("stable-diffusion", "tiny"),
         ("stable-diffusion", "full"),
     }
     assert {key: model_plan(key[0], MATRIX, Size(key[1])).unbuildable for key in unbuildable} == unbuildable
 
 
 def test_suites() -> None:
-    """As documented, all their models can be built, and only the suites of all types and of all precisions are not timed."""
+    """As documented, all their models can be built, and only suites of every type, class or precision are not timed."""
     planned = {name: plan_of_suite(name) for name in MATRIX.suites if MATRIX.suites[name].models != "types"}
     assert planned.keys() >= {"smoke", "default", "performance"}
     assert {model.name for model in planned["default"].models} == MATRIX.models.keys()
@@ -69,7 +68,8 @@ def test_suites() -> None:
         assert len({model.family for model in planned[name].models}) >= 4
         assert len(planned[name].models) < len(MATRIX.models)
     assert {model.size for model in planned["default"].models} == {Size.TINY}
-    assert [name for name, suite in MATRIX.suites.items() if not suite.timing] == ["precisions", "all"]
+    assert [name for name, suite in MATRIX.suites.items() if not suite.timing] == ["precisions", "all", "diffusion"]
+    assert {model.family for model in planned["diffusion"].models} == {Family.DIFFUSION}
     assert (MATRIX.suites["all"].models, MATRIX.suites["all"].size) == ("types", Size.TINY)
 
 

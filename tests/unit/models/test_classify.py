@@ -51,8 +51,8 @@ def said(*arguments: Any, **options: Any) -> tuple[str | None, str | None]:
         ("MCG-NJU/videomae-base", "video", "video_classifier", "encoder-only", "small"),
         ("mistralai/Mixtral-8x7B-v0.1", "text_generation", "causal_lm", "mixture-of-experts", "xlarge"),
         ("state-spaces/mamba-130m-hf", "text_generation", "causal_lm", "state-space", "medium"),
-        ("stable-diffusion", "multimodal", "image_generator", "diffusion", None),
-        ("stabilityai/stable-diffusion-xl-base-1.0", "multimodal", "image_generator", "diffusion", "large"),
+        ("stable-diffusion", "diffusion", "image_generator", "diffusion", None),
+        ("stabilityai/stable-diffusion-xl-base-1.0", "diffusion", "image_generator", "diffusion", "large"),
     ],
 )
 def test_names(name: str, family: str, subfamily: str, structure: str, tier: str | None) -> None:
@@ -157,7 +157,7 @@ def test_an_unknown_task_is_mentioned_and_ignored() -> None:
         ({"model_class": "Qwen2VLForConditionalGeneration"}, "multimodal", "vision_language", "class", "stem"),
         ({"model_class": "BrandNewForCausalLM"}, "text_generation", "causal_lm", "class", "usual_head"),
         ({"model_class": "BrandNewAsrModel"}, "audio", "speech_recognizer", "class", "words_of_class"),
-        ({"model_class": "StableDiffusionXLPipeline"}, "multimodal", "image_generator", "class", "stem"),
+        ({"model_class": "StableDiffusionXLPipeline"}, "diffusion", "image_generator", "class", "stem"),
         ({"model_class": "AyaVisionModel"}, "multimodal", "vision_language", "class", "stem"),
         ({"tasks": ["image-text-to-text"]}, "multimodal", "vision_language", "task", "task"),
         ({"tasks": ["automatic-speech-recognition"]}, "audio", "speech_recognizer", "task", "task"),
@@ -263,7 +263,7 @@ def test_structures_from_configurations(config: dict[str, Any], structure: Struc
 
 def test_a_configuration_of_diffusers() -> None:
     found = classify("x", config={"_class_name": "StableDiffusionPipeline", "_diffusers_version": "0.31.0"})
-    assert (found.family, found.subfamily, found.model_class) == (Family.MULTIMODAL, "image_generator", "StableDiffusionPipeline")
+    assert (found.family, found.subfamily, found.model_class) == (Family.DIFFUSION, "image_generator", "StableDiffusionPipeline")
 
 
 @pytest.mark.parametrize(

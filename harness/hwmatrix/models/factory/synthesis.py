@@ -50,7 +50,7 @@ def synthesise(model: torch.nn.Module, plan: ModelPlan, override: Override) -> d
     for name in parameters:
         if name in override.inputs:
             described = override.inputs[name]
-            made = None if described is None else _from_description(described, request)
+            made = None if described is None else from_description(described, plan, request.generator)
         else:
             made = MAKERS[name](request) if name in MAKERS else None
         if made is not None:
@@ -58,7 +58,7 @@ def synthesise(model: torch.nn.Module, plan: ModelPlan, override: Override) -> d
     for name in override.inputs.keys() - parameters.keys():  # for a forward that takes **kwargs
         described = override.inputs[name]
         if described is not None:
-            inputs[name] = _from_description(described, request)
+            inputs[name] = from_description(described, plan, request.generator)
     missing = sorted(needed - inputs.keys())
     if missing:
         message = f"{plan.model_class} needs inputs that hwmatrix cannot generate: {', '.join(missing)}"
@@ -74,15 +74,14 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind not in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}
 
 
-def _from_description(described: Tensor, request: Request) -> torch.Tensor:
-    """The tensor that an override describes."""
+def from_description(described: Tensor, plan: ModelPlan, generator: Any) -> torch.Tensor:
+    """The tensor that an override describes, random numbers from a torch.Generator."""
     import torch
 
     if described.values is not None:
         return torch.tensor(described.values)
-    named = {"batch": request.plan.batch, "sequence": request.plan.sequence_length}
+    named = {"batch": plan.batch, "sequence": plan.sequence_length}
     shape = tuple(named[item] if isinstance(item, str) else item for item in described.shape or ())
-    generator = request.generator
     makers: dict[str, Callable[[], torch.Tensor]] = {
         "normal": lambda: torch.randn(shape, generator=generator),
         "uniform": lambda: torch.rand(shape, generator=generator),

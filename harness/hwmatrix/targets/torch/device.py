@@ -194,11 +194,13 @@ class TorchDevice:
 def preload_torch(model_classes: Iterable[str]) -> None:
     """Import torch, transformers and the modules of these classes. Torch stays at one thread here and computes nothing.
 
-    transformers imports a model's module when its class is first accessed (about a second); the parent pays this once.
+    transformers and diffusers import a model's module when its class is first accessed (about a second); the parent pays this once.
+    diffusers itself is imported only if one of the classes is its own.
     """
     import transformers
 
     from hwmatrix.models import bundle, inputs  # noqa: F401
+    from hwmatrix.models.diffusion.build import preload_diffusion
 
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -207,3 +209,4 @@ def preload_torch(model_classes: Iterable[str]) -> None:
             getattr(transformers, name)
         except (AttributeError, ImportError, RuntimeError):
             continue  # the cell meets the same error and records it
+    preload_diffusion(model_classes)
