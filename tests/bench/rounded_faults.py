@@ -5,7 +5,8 @@
 
 A kernel's fault is imitated in the graph that it gets: the quantizer's graph stays intact, and is the one that is read back as float32
 numbers, while the runtime executes a copy in which one weight is wrong. Every cell goes through ``runner.cell``, as in a run. The clean
-repeats are the same cells without a fault. Bundles and ONNX exports come from the cache, or are made. ``--models`` runs a part.
+repeats are the same cells without a fault. Bundles and ONNX exports come from the cache, or are made. ``--models`` and
+``--targets`` run a part.
 """
 
 from __future__ import annotations
@@ -221,7 +222,7 @@ def outcome(plan: Plan, cell: CellPlan, fault: str, cache: Path) -> Outcome:
 def _run(plan: Plan, cell: CellPlan, fault: str, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:
     bundle = find_or_build(plan.model_of(cell), cache)
     if cell.target == "onnxruntime":
-        onnx_export.export_one(bundle, cache, onnx_export.EXPORTERS[0])
+        onnx_export.export_one(bundle, cache, next(iter(onnx_export.EXPORTERS)))
     with planted(fault):
         job = CellJob(
             cell=cell,
@@ -234,7 +235,7 @@ def _run(plan: Plan, cell: CellPlan, fault: str, cache: Path, send: Callable[[di
         execute(job, send)
 
 
-def plan_of(matrix: Path, models: tuple[str, ...]) -> Plan:
+def plan_of(matrix: Path, models: tuple[str, ...], targets: tuple[str, ...]) -> Plan:
     """The plan of the models on both targets in the precisions that round weights."""
     facts = RunFacts(
         run_id="planted",
@@ -244,7 +245,6 @@ def plan_of(matrix: Path, models: tuple[str, ...]) -> Plan:
         commit=None,
         isolation=Isolation.NONE,
     )
-    targets = tuple(dict.fromkeys(target for target, _ in PLANTED))
     return make_plan(load(matrix), Selection(suite="precisions", models=models, targets=targets), facts)
 
 
@@ -270,11 +270,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put the table into docs/precision.md")
     parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--targets", nargs="+", default=tuple(dict.fromkeys(target for target, _ in PLANTED)))
     parser.add_argument("--matrix", type=Path, default=ROOT / "matrix.yaml")
     parser.add_argument("--cache", type=Path, help="a cache of bundles [default: that of hwmatrix]")
     arguments = parser.parse_args()
     cache = arguments.cache or read_environment().cache / "bundles"
-    plan, found = plan_of(arguments.matrix, tuple(arguments.models)), []
+    plan, found = plan_of(arguments.matrix, tuple(arguments.models), tuple(arguments.targets)), []
     for target in plan.targets:
         target_class(target.backend).preload(sorted({model.model_class for model in plan.models}))
     for cell in plan.cells:

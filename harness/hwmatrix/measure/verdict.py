@@ -11,7 +11,7 @@ outputs on the held-out inputs together: one input does not show a mask that is 
 of matrix.yaml decides; it also limits the error of a model without a task.
 
 A target that rounds weights itself also runs the same graph with its rounded weights as float32 numbers (``Rounded``). Loss is then the
-error of that graph, and excess the target's distance from it: the kernels' own error, as a multiple of the floor of what they compute in.
+error of that graph, and excess the target's distance from it: the kernels' own error, as a multiple of the floor of float32.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LEAST_FLOOR: Final[Mapping[Dtype, float]] = {
     Dtype.BFLOAT16: 2.0**-8,
     Dtype.A16W8: 2.0**-9,
     Dtype.A8W8: 2.0**-9,
-    Dtype.INT8_DYNAMIC: 2.0**-9,
+    Dtype.INT8_DYNAMIC: 2.0**-24,
     Dtype.INT8: 2.0**-24,
     Dtype.INT4: 2.0**-24,
 }
@@ -97,7 +97,7 @@ class Allowance:
 class Rounded:
     """A target's outputs compared with those of the same graph with its rounded weights as float32 numbers.
 
-    ``loss`` compares the outputs of that graph with the reference's. ``floor`` are the floors of what the kernels compute in, by output.
+    ``loss`` compares the outputs of that graph with the reference's. ``floor`` are the floors of float32, by output.
     """
 
     kernel: Comparison

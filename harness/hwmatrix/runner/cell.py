@@ -19,7 +19,7 @@ from hwmatrix.faults.catalogue import match
 from hwmatrix.measure import divergence, latency, memory, parity, verdict, yardstick
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.learning import quality
-from hwmatrix.records import Divergence, MeasureRule, Origin, Placement, Role, Stage, Status
+from hwmatrix.records import Divergence, Dtype, MeasureRule, Origin, Placement, Role, Stage, Status
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import generating
 from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, quality_found, timed
@@ -206,8 +206,7 @@ def _rounded(
         return None
     held_out = None if answers is None else _answers(in_float.outputs, bundle, most)
     apart = None if answers is None or held_out is None else parity.compare(answers, held_out)
-    floor = bundle.floor(in_float.computes_in) if in_float.computes_in is not None else None
-    return verdict.Rounded(kernel=kernel, loss=loss, floor=(floor and floor.outputs) or {}, held_out=apart)
+    return verdict.Rounded(kernel=kernel, loss=loss, floor=bundle.floor(Dtype.FLOAT32).outputs or {}, held_out=apart)
 
 
 def _quality(actual: dict[str, Any] | None, bundle: bundles.Bundle, most: int) -> tuple[quality.Quality | None, parity.Comparison | None]:

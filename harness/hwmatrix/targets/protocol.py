@@ -161,9 +161,6 @@ class Compiling(Target, Protocol):
 class InFloat(Protocol):
     """The graph of a target with its rounded weights as float32 numbers, computed by kernels for float32."""
 
-    computes_in: Dtype | None
-    """The precision whose noise floor the target's distance from this graph is a multiple of; None: half a step of the target's own."""
-
     def outputs(self, inputs: Arrays) -> dict[str, Array]:
         """Run once. Return host arrays by the reference's output names, as :meth:`Target.outputs` does."""
 

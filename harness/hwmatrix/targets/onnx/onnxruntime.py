@@ -41,8 +41,7 @@ _TOLD_OF: Final = 1 << 30
 class _InFloat:
     """A session of a graph whose weights are float32 numbers."""
 
-    def __init__(self, target: OnnxRuntime, session: Any, computes_in: Dtype | None) -> None:
-        self.computes_in = computes_in
+    def __init__(self, target: OnnxRuntime, session: Any) -> None:
         self._target = target
         self._session = session
 
@@ -156,7 +155,7 @@ class OnnxRuntime:
         """Create a session for the same graph with its rounded weights as float32 numbers."""
         assert self._graph is not None  # noqa: S101 - only in a precision that rounds weights
         session = self._session_of(in_float32(self._graph, self._folder()))
-        return _InFloat(self, session, Dtype.FLOAT32 if self._settings.dtype is Dtype.INT4 else None)
+        return _InFloat(self, session)
 
     def precision(self) -> None:
         """Return None: the graph fixes the precision."""

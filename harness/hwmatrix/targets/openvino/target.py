@@ -43,8 +43,6 @@ _PRODUCTS: Final = ("FullyConnected", "MatMul", "Convolution", "GroupConvolution
 class _InFloat:
     """A compiled graph whose weights are float32 numbers."""
 
-    computes_in: Dtype | None = Dtype.FLOAT32
-
     def __init__(self, compiled: Any, names: tuple[str | None, ...]) -> None:
         self._compiled = compiled
         self._names = names

@@ -69,8 +69,6 @@ class TorchCpu(TorchDevice):
 class _InFloat:
     """A model whose weights are float32 numbers."""
 
-    computes_in: Dtype | None = None
-
     def __init__(self, model: torch.nn.Module, target: TorchCpu) -> None:
         self._model = model
         self._target = target

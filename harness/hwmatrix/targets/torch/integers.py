@@ -54,19 +54,24 @@ def in_float32(model: torch.nn.Module) -> None:
 
 
 class RoundedLinear(torch.nn.Module):
-    """A linear layer in float32, with the numbers that another one's integers stand for. It rounds each row of its input to 8 bits."""
+    """A linear layer with the numbers that another one's integers stand for. It rounds each row of its input to 8 bits, as numbers.
+
+    float64 holds the products of such numbers exactly, whatever the order of summation.
+    """
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
         weight = layer.weight
-        self.weight = torch.nn.Parameter((weight.qdata.float() - weight.zero_point.float()) * weight.scale.float(), requires_grad=False)
+        self.weight = torch.nn.Parameter(weight.qdata.double() - weight.zero_point.double(), requires_grad=False)
+        self.scale = torch.nn.Parameter(weight.scale.float().flatten(), requires_grad=False)
         self.bias = layer.bias
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         """The product of the rounded input and the weights."""
         scale = (given.abs().amax(dim=-1, keepdim=True) / _STEPS).clamp(min=_LEAST_SCALE)
-        rounded = torch.round(given * (1.0 / scale)).clamp(-128, 127) * scale  # as torchao does: the largest value lies between two steps
-        return torch.nn.functional.linear(rounded, self.weight, self.bias)
+        rounded = torch.round(given * (1.0 / scale)).clamp(-128, 127)  # as torchao does: the largest value lies between two steps
+        product = torch.nn.functional.linear(rounded.double(), self.weight).float() * scale * self.scale
+        return product if self.bias is None else product + self.bias
 
 
 def _rounded(model: torch.nn.Module) -> dict[str, Any]:
