@@ -29,15 +29,13 @@ def trace_graph(exported: Exported, inputs: Mapping[str, torch.Tensor]) -> Trace
         TraceError: its values take more than :data:`MOST_BYTES`.
     """
     arguments = exported.values(inputs)
-    structure = exported.program.call_spec.in_spec
-    args, kwargs = torch.utils._pytree.tree_unflatten(arguments, structure)  # noqa: SLF001 - as torch.export writes it
     whole: Any = exported.program.module()
     results = [node.name if isinstance(node, torch.fx.Node) else None for node in _outputs(whole.graph)]
     kept, names = _all_values(whole)
     with torch.no_grad():
-        expected = kept(*args, **kwargs)
+        expected = kept(*arguments)
         with lowering.patched():
-            again = torch.export.export(kept, args, kwargs, strict=False)
+            again = torch.export.export(kept, tuple(arguments), strict=False)
             lowered = lowering.lower(again)
     actual = runtime.Program(lowered.data, kernels=lowered.kernels).run(arguments)
     marked = exported.named([_Named(name) for name in results])
@@ -63,7 +61,7 @@ class _Named:
 
 def _outputs(graph: torch.fx.Graph) -> list[Any]:
     """The nodes of a graph's outputs, in order."""
-    return list(torch.utils._pytree.tree_leaves(graph.output_node().args[0]))  # noqa: SLF001 - as above
+    return list(torch.utils._pytree.tree_leaves(graph.output_node().args[0]))  # noqa: SLF001 - as torch.export writes it
 
 
 def _all_values(module: Any) -> tuple[Any, list[str]]:
@@ -79,7 +77,7 @@ def _all_values(module: Any) -> tuple[Any, list[str]]:
     if size > MOST_BYTES:
         raise TraceError(f"the graph's values take {size // 2**20} MiB, more than {MOST_BYTES // 2**20}")
     kept.graph.output_node().args = (tuple(nodes),)
-    kept.graph._codegen = torch.fx.graph.CodeGen()  # noqa: SLF001 - without the structure of the model's outputs
+    kept.graph._codegen = torch.fx.graph.CodeGen()  # noqa: SLF001 - arguments and results without the model's own structure
     kept.recompile()
     return kept, [node.name for node in nodes]
 

@@ -1,0 +1,97 @@
+"""ExecuTorch for real: what is delegated, what is left, what it lacks, and where a wrong result begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("executorch")
+
+from hwmatrix.errors import CellFailure, UnsupportedError  # noqa: E402 - after the checks that its package is there
+from hwmatrix.measure.divergence import locate  # noqa: E402 - as above
+from hwmatrix.records import Origin  # noqa: E402 - as above
+from hwmatrix.targets.executorch import lowering, runtime, trace  # noqa: E402 - as above
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Its tools warn about each other's use of torch.
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+
+def model_of(forward: Callable[..., Any]) -> Callable[[], Any]:
+    """What makes a model with an embedding and this function of its result."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.table = torch.nn.Embedding(16, 8)
+            self.linear = torch.nn.Linear(8, 8)
+
+        def forward(self, input_ids: Any) -> dict[str, Any]:
+            return {"result": forward(self.linear(self.table(input_ids)))}
+
+    return lambda: Model().eval()
+
+
+IDS = {"input_ids": torch.tensor([[1, 5, 2, 7]])}
+
+
+def made(forward: Callable[..., Any]) -> tuple[Any, Any, Any]:
+    """The exported and the lowered model, and its own result."""
+    load = model_of(forward)
+    exported, lowered = lowering.make(load, IDS, only="torch")
+    with torch.no_grad():
+        return exported, lowered, load()(**IDS)["result"]
+
+
+def test_xnnpack_takes_what_it_can_and_the_rest_is_named() -> None:
+    exported, lowered, expected = made(torch.relu)
+    assert lowered.delegates == 1
+    assert lowered.delegated.total() >= 2, "the linear layer and the activation"
+    assert lowered.kernels == {"aten::embedding.out": 1}
+    program = runtime.Program(lowered.data, kernels=lowered.kernels)
+    torch.testing.assert_close(exported.named(program.run(exported.values(IDS)))["result"], expected)
+    others = {"input_ids": torch.tensor([[3, 3, 0, 9]])}
+    assert not torch.equal(exported.named(program.run(exported.values(others)))["result"], expected), "the inputs are arguments"
+
+
+def test_an_operator_outside_the_core_set_is_named() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        made(torch.lgamma)
+    assert caught.value.needs == ("aten::lgamma.default",)
+
+
+def test_an_operator_without_a_kernel_is_named() -> None:
+    _, lowered, _ = made(lambda values: torch.sort(values).values)
+    with pytest.raises(UnsupportedError) as caught:
+        runtime.Program(lowered.data, kernels=lowered.kernels)
+    assert caught.value.needs == ("aten::sort.values",)
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:4] + b"ET99" + data[8:], lambda data: data[: len(data) // 2]])
+def test_a_program_of_another_version_or_cut_off_is_refused(change: Callable[[bytes], bytes]) -> None:
+    _, lowered, _ = made(torch.relu)
+    with pytest.raises(CellFailure, match=r"0x:23 \(InvalidProgram\)") as caught:
+        runtime.Program(change(lowered.data), kernels=())
+    assert caught.value.error_type == "executorch_program"
+
+
+def test_inputs_of_another_shape_end_the_run_with_a_code_in_words() -> None:
+    _, lowered, _ = made(torch.relu)
+    with pytest.raises(CellFailure, match=r"0x10 \(NotSupported\)") as caught:
+        runtime.Program(lowered.data, kernels=lowered.kernels).run([torch.zeros(1, 5, dtype=torch.int64)])
+    assert caught.value.error_type == "executorch_failed"
+
+
+def test_the_values_of_a_right_graph_agree_with_pytorch() -> None:
+    exported, _, expected = made(torch.tanh)
+    found = trace.trace_graph(exported, IDS)
+    assert {step.operator for step in found.steps} >= {"embedding.default", "linear.default", "tanh.default"}
+    assert found.values.keys() == found.expected.keys()
+    for name, value in found.values.items():
+        torch.testing.assert_close(torch.from_numpy(value), torch.from_numpy(found.expected[name]))
+    assert locate(found, {"result": expected.numpy() + 1.0}, 1e-4).origin is Origin.GRAPH, "the graph itself is not what is expected"
