@@ -122,12 +122,12 @@ def plan_here(
     check_selection(loaded, selection)
     executor = choose(isolation, workshop)
     plan = make_plan(loaded, selection, facts_of(loaded, executor, environment, workshop.commit))
-    _check_cores(plan, workers)
+    check_cores(plan, workers)
     plan = fetch_weights(plan, workshop.cache_dir)
     return PlannedRun(folder=RunFolder.create(output, plan), plan=plan, executor=executor)
 
 
-def _check_cores(plan: Plan, workers: int) -> None:
+def check_cores(plan: Plan, workers: int = 1) -> None:
     """Check that each cell whose speed is measured gets a core for each of its threads.
 
     Raises:
@@ -173,7 +173,7 @@ def resume_last(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale
     left to others: their missing cells stay missing.
 
     Raises:
-        ConfigError: there is no run, or matrix.yaml no longer has its targets.
+        ConfigError: there is no run, matrix.yaml no longer has its targets, or cells are to be timed on more cores than there are.
     """
     folder = RunFolder.latest(output)
     plan = folder.plan()
@@ -186,7 +186,9 @@ def resume_last(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale
         consequence = "its current models and targets are used" if stale else _KEEPS_PLAN
         workshop.say(f"{loaded.path.name} has changed since the run was planned; {consequence}")
     executor = choose(plan.isolation, workshop)
-    return PlannedRun(folder=folder, plan=_for_this_machine(plan, executor, workshop), executor=executor)
+    here = _for_this_machine(plan, executor, workshop)
+    check_cores(here)
+    return PlannedRun(folder=folder, plan=here, executor=executor)
 
 
 def _for_this_machine(plan: Plan, executor: Executor, workshop: Workshop) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 import hwmatrix
 from hwmatrix.app.environment import read_environment
-from hwmatrix.app.execution import run_part, workshop_of
+from hwmatrix.app.execution import check_cores, run_part, workshop_of
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.cli.options import DEFAULT_OUTPUT, BaseImage, Matrix, Output, Verbose, progress
 from hwmatrix.errors import ConfigError, Problem
@@ -49,6 +50,7 @@ def run_command(
     """
     loaded, environment, whole = load(matrix), read_environment(), read_planned(plan)
     check_planned(whole, loaded, targets)
+    check_cores(dataclasses.replace(whole, cells=tuple(cell for cell in whole.cells if cell.target in targets)))
     with progress(verbose=verbose) as view:
         workshop = workshop_of(loaded, environment, base_image, view)
         folder = run_part(whole, targets, loaded, workshop, output=output_dir.absolute(), view=view, bundles=bundles)

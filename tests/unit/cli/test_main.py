@@ -255,6 +255,18 @@ def test_a_cell_is_timed_on_a_core_for_each_thread_or_refused(
     assert executor.jobs != []
 
 
+def test_a_run_is_not_resumed_on_a_machine_with_fewer_cores_than_threads(
+    executor: FakeExecutor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(execution, "usable", lambda: (0, 1, 2, 3))
+    assert hwmatrix("matrix", "--threads", "4") == 0
+    ran = len(executor.jobs)
+    monkeypatch.setattr(execution, "usable", lambda: (0, 1))
+    assert hwmatrix("matrix", "--resume") == 2
+    assert "threads: 4: the speed of a cell would be measured on more threads than there are cores: 2" in capsys.readouterr().err
+    assert len(executor.jobs) == ran
+
+
 @pytest.mark.usefixtures("executor")
 def test_a_broken_matrix_yaml(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "matrix.yaml").write_text(MATRIX.replace("backend: cpu", "backend: cpv").replace("models: all", "modls: all"))

@@ -149,3 +149,14 @@ def test_another_matrix_yaml_or_version_is_refused(
     assert "it differs from the one that the plan was made from" in told
     assert "this is 9.9" in told
     assert places == []
+
+
+def test_a_machine_with_fewer_cores_than_threads_refuses_to_time_its_part(
+    project: Path, places: list[tuple[str, FakeExecutor]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = planned(project, "--threads", "3")
+    monkeypatch.setattr(execution, "usable", lambda: (0, 1))
+    assert hwmatrix("run", str(folder), "--targets", "cpu", "--output-dir", "here") == 2
+    assert "threads: 3: the speed of a cell would be measured on more threads than there are cores: 2" in capsys.readouterr().err
+    assert places == []
+    assert hwmatrix("run", str(folder), "--targets", "cuda", "--output-dir", "there") == 0  # a GPU computes
