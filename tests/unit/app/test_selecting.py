@@ -14,6 +14,8 @@ from hwmatrix.app.selecting import fetch_weights, select
 from hwmatrix.errors import ConfigError, FactoryError, NothingSelectedError
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.models import hub
+from hwmatrix.models.diffusion.recipes import recipes
+from hwmatrix.models.types import listing
 from hwmatrix.records import Dtype, Family, Size, Structure
 
 if TYPE_CHECKING:
@@ -298,3 +300,31 @@ def test_unavailable_weights_are_recorded_in_the_plan(here: Path, monkeypatch: p
         f"{here}/gone is not a folder: name a checkpoint's folder",
     ]
     assert [model.weights for model in plan.models] == ["recipe", "hub", str(here / "mine"), "gone"]
+
+
+@pytest.mark.parametrize("name", ["FluxTransformer2DModel", "flux", "type:flux"])
+def test_a_class_of_diffusers_is_named_by_its_class_or_its_recipe(matrix: LoadedMatrix, name: str) -> None:
+    (plan,) = chosen(matrix, name).types
+    assert (plan.name, plan.architecture, plan.model_class) == ("flux", "flux", "FluxTransformer2DModel")
+    assert (plan.family, plan.weights, plan.unbuildable) == (Family.DIFFUSION, "factory", None)
+
+
+def test_a_class_of_diffusers_has_no_full_size(matrix: LoadedMatrix) -> None:
+    (plan,) = chosen(matrix, "flux", size=Size.FULL).types
+    assert plan.unbuildable is not None
+    assert plan.unbuildable.startswith("a model made from its type alone is tiny")
+
+
+def test_the_suite_of_diffusion_has_every_class_once(matrix: LoadedMatrix) -> None:
+    selection = chosen(matrix, suite="diffusion")
+    listed = [model.model_class for model in matrix.spec.models.values() if model.family is Family.DIFFUSION]
+    classes = [*listed, *(plan.model_class for plan in selection.types)]
+    assert len(set(classes)) == len(classes) == 60
+    assert {recipe.model_class for recipe in recipes().values()} <= set(classes)
+    assert selection.types_of is None, "a newer transformers has no other classes of diffusers"
+
+
+def test_recipes_have_names_of_their_own() -> None:
+    assert recipes().keys() & listing().by_name.keys() == set()
+    classes = [recipe.model_class for recipe in recipes().values()]
+    assert len(set(classes)) == len(classes)

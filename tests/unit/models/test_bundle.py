@@ -308,3 +308,17 @@ def test_a_bundle_that_is_not_what_it_says_is_not_taken(tmp_path: Path, how: str
     assert find(PLAN, tmp_path / "cache") is None
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [".locks"]
     assert verify(outside)
+
+
+def test_a_lock_of_another_user_counts_as_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root and the container's user have them in one cache: what the other is building is left alone."""
+    (tmp_path / folder.LOCKS).mkdir()
+    with folder.unlocked(tmp_path, "key") as free:
+        assert free
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(tmp_path), "open", refuse)
+    with folder.unlocked(tmp_path, "key") as free:
+        assert not free

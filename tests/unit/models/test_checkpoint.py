@@ -141,3 +141,13 @@ class _Bomb:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pytest.fail, ("a pickle was read",)
+
+
+def test_models_of_diffusers_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    unet = checkpoint(tmp_path / "unet", {"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.42.1"})
+    with pytest.raises(FactoryError, match=r"is a UNet2DConditionModel of diffusers, .* matrix\.yaml with family: diffusion"):
+        inspect(unet)
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "model_index.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(FactoryError, match=r"it is a diffusers pipeline \(model_index\.json\), .* with family: diffusion"):
+        inspect(tmp_path / "pipeline")

@@ -10,6 +10,7 @@ from hwmatrix.errors import FactoryError
 from hwmatrix.models.diffusion.build import PIPELINE
 from hwmatrix.models.diffusion.pipeline import pipeline_inputs
 from hwmatrix.models.diffusion.recipes import DiffusionRecipe, recipe_of
+from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.factory.synthesis import from_description
 from hwmatrix.records import ModelPlan
 
@@ -78,6 +79,7 @@ def diffusion_inputs(model: torch.nn.Module, plan: ModelPlan) -> dict[str, torch
     if plan.model_class == PIPELINE:
         return pipeline_inputs(model, plan)
     recipe = recipe_of(plan.model_class)
+    described = recipe.inputs if plan.weights == FACTORY else {}  # they fit the recipe's own configuration only
     parameters = inspect.signature(type(model).forward).parameters
     request = _Request(
         config=model.config,
@@ -88,9 +90,9 @@ def diffusion_inputs(model: torch.nn.Module, plan: ModelPlan) -> dict[str, torch
     )
     inputs: dict[str, torch.Tensor] = {}
     for name in (name for name in parameters if name != "self"):
-        if name in recipe.inputs:
-            described = recipe.inputs[name]
-            made = None if described is None else from_description(described, plan, request.generator)
+        if name in described:
+            tensor = described[name]
+            made = None if tensor is None else from_description(tensor, plan, request.generator)
         else:
             made = _MAKERS[name](request) if name in _MAKERS else None
         if made is not None:
@@ -106,7 +108,11 @@ def diffusion_inputs(model: torch.nn.Module, plan: ModelPlan) -> dict[str, torch
 def _picture(request: _Request) -> torch.Tensor | None:
     """Latents, or an image or video for an autoencoder: (batch, channels, frames if any, height, width)."""
     channels = request.field("in_channels", "input_channels", "image_channels")
-    side = request.recipe.side or request.field("sample_size") or (_IMAGE if request.decodes else _LATENT)
+    side = (
+        (request.recipe.side if request.plan.weights == FACTORY else None)
+        or request.field("sample_size")
+        or (_IMAGE if request.decodes else _LATENT)
+    )
     frames = () if request.recipe.frames is None else (request.recipe.frames,)
     return None if channels is None else request.normal(request.plan.batch, channels, *frames, side, side)
 
