@@ -16,7 +16,7 @@ from hwmatrix.models import onnx_extents
 from hwmatrix.models.onnx_exporters import told_of, with_extents
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.targets.executorch.descriptor import TORCH, TRANSFORMERS
-from hwmatrix.targets.executorch.operators import replaced
+from hwmatrix.targets.executorch.operators import Replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -135,7 +135,7 @@ def _by_transformers(model: torch.nn.Module, inputs: Tensors, *, fixed: Sequence
 
     exporter: Any = DynamoExporter
     sample: dict[str, Any] = dict(inputs)  # the exporter adds what it computes in advance
-    with with_extents(model, sample, fixed):
+    with with_extents(model, sample, fixed), Replacing():
         prepare_for_xnnpack(model, sample)  # type: ignore[arg-type] # it takes any module
         program, _ = exporter().export_program(model, sample, DynamoConfig())
     return _described(program, sample, inputs, TRANSFORMERS, fixed)
@@ -154,7 +154,7 @@ def _by_torch(model: torch.nn.Module, inputs: Tensors, *, fixed: Sequence[str]) 
             return flatten_outputs(self.inner(**given, **options))
 
     sample = dict(inputs)
-    with with_extents(model, sample, fixed), torch.no_grad():
+    with with_extents(model, sample, fixed), torch.no_grad(), Replacing():
         program = torch.export.export(Flat().eval(), (sample,), strict=False)
     return _described(program, sample, inputs, TORCH, fixed)
 
@@ -242,10 +242,10 @@ def prepare_patterns() -> None:
 
 @contextlib.contextmanager
 def patched() -> Iterator[None]:
-    """Replace what ExecuTorch cannot lower, as transformers' exporter does and more, without warnings about the tools' calls of torch."""
+    """Let transformers' exporter repair what ExecuTorch cannot lower, without warnings about the tools' own calls of torch."""
     from transformers.exporters.utils import apply_patches
 
-    with warnings.catch_warnings(), apply_patches("executorch"), apply_patches("executorch.xnnpack"), replaced():
+    with warnings.catch_warnings(), apply_patches("executorch"), apply_patches("executorch.xnnpack"):
         warnings.simplefilter("ignore")
         yield
 
