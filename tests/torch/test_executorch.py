@@ -59,9 +59,16 @@ def test_xnnpack_takes_what_it_can_and_the_rest_is_named() -> None:
     assert not torch.equal(exported.named(program.run(exported.values(others)))["result"], expected), "the inputs are arguments"
 
 
-def test_what_it_computes_wrongly_is_written_out() -> None:
-    exported, lowered, expected = made(lambda values: torch.nn.functional.gelu(values, approximate="tanh"))
-    assert "gelu.default" not in lowered.delegated
+@pytest.mark.parametrize(
+    ("forward", "without"),
+    [
+        (lambda values: torch.nn.functional.gelu(values, approximate="tanh"), "gelu.default"),
+        (lambda values: torch.softmax(values - values.max(dim=-1, keepdim=True).values, -1), "max.dim"),
+    ],
+)
+def test_what_it_computes_wrongly_is_said_otherwise(forward: Callable[..., Any], without: str) -> None:
+    exported, lowered, expected = made(forward)
+    assert without not in lowered.delegated
     result = runtime.Program(lowered.data, kernels=lowered.kernels).run(exported.values(IDS))
     torch.testing.assert_close(exported.named(result)["result"], expected, rtol=1e-5, atol=1e-6)
 

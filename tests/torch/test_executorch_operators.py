@@ -44,3 +44,20 @@ def test_gelu(approximate: str) -> None:
     with operators.Replacing():
         actual = function(values)
     torch.testing.assert_close(actual, expected)
+
+
+def test_only_a_shift_by_the_own_maximum_is_dropped() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, values: Any, others: Any) -> tuple[Any, ...]:
+            same = torch.softmax(values - values.max(dim=-1, keepdim=True).values, 2)
+            another_axis = torch.softmax(values - values.max(dim=1, keepdim=True).values, -1)
+            of_others = torch.softmax(values - others.max(dim=-1, keepdim=True).values, -1)
+            return same, another_axis, of_others
+
+    given = (torch.randn(2, 3, 4), torch.randn(2, 3, 4))
+    program = torch.export.export(Model(), given)
+    operators.drop_shifts(program.graph_module)
+    softmaxes = [node for node in program.graph.nodes if "softmax" in str(node.target)]
+    assert [str(node.args[0].target) for node in softmaxes] == ["values", "aten.sub.Tensor", "aten.sub.Tensor"]
+    for actual, expected in zip(program.module()(*given), Model()(*given), strict=True):
+        torch.testing.assert_close(actual, expected)

@@ -16,7 +16,7 @@ from hwmatrix.models import onnx_extents
 from hwmatrix.models.onnx_exporters import told_of, with_extents
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.targets.executorch.descriptor import TORCH, TRANSFORMERS
-from hwmatrix.targets.executorch.operators import Replacing
+from hwmatrix.targets.executorch.operators import Replacing, drop_shifts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -186,6 +186,7 @@ def lower(program: torch.export.ExportedProgram) -> Lowered:
     from transformers.exporters.exporter_executorch import _get_edge_compile_config
     from transformers.exporters.utils import apply_fx_node_fixes, apply_fx_program_fixes
 
+    drop_shifts(program.graph_module)
     apply_fx_program_fixes("executorch", program)
     apply_fx_node_fixes("executorch", program.graph_module)
     edge = to_edge_transform_and_lower(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -59,6 +60,35 @@ def _gelu(values: Tensor, *, approximate: str = "none") -> Any:
     if approximate != "tanh":
         return NotImplemented
     return 0.5 * values * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (values + 0.044715 * values * values * values)))
+
+
+def drop_shifts(module: torch.fx.GraphModule) -> None:
+    """Take the softmax of values instead of the values less their maximum, which is the same.
+
+    XNNPACK's delegate (ExecuTorch 1.5) computes the maximum, the difference and the softmax right, each by itself, and something else
+    together: a relative error of 2.8.
+    """
+    kinds = (torch.ops.aten.softmax.int, torch.ops.aten._softmax.default)  # noqa: SLF001 - the operator's name
+    for node in module.graph.nodes:
+        if node.op == "call_function" and node.target in kinds:
+            given = node.args[0]
+            if _is_shifted(given, node.args[1]):
+                node.replace_input_with(given, given.args[0])
+
+
+def _is_shifted(node: torch.fx.Node, axis: int) -> bool:
+    """Whether a node is a value less its own maximum along an axis."""
+    if node.target is not torch.ops.aten.sub.Tensor:
+        return False
+    value, part = node.args[0], node.args[1]
+    if not isinstance(value, torch.fx.Node) or not isinstance(part, torch.fx.Node) or part.target is not operator.getitem:
+        return False
+    maximum, place = part.args
+    if place != 0 or not isinstance(maximum, torch.fx.Node) or maximum.target is not torch.ops.aten.max.dim:
+        return False
+    own, along, *kept = maximum.args
+    rank = value.meta["val"].dim()
+    return own is value and isinstance(along, int) and along % rank == axis % rank and kept == [True]
 
 
 _REPLACED: Final[dict[Any, Callable[..., Any]]] = {torch.conv3d: _conv3d, functional.gelu: _gelu}
