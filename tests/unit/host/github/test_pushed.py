@@ -36,6 +36,7 @@ def test_the_images_that_a_release_pushes() -> None:
         "cuda",
         "rocm",
         "webgpu",
+        "webnn",
     ]  # not qnn; mps has no image
 
 
