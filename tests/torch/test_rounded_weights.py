@@ -198,3 +198,14 @@ def test_torchao_has_nothing_to_round_without_a_linear_layer() -> None:
 
     with pytest.raises(UnsupportedError, match="bfloat16 works"):
         integers.round_weights(torch.nn.Sequential(torch.nn.ReLU()))
+
+
+def test_an_operator_that_torchao_lacks_for_rounded_weights_is_named() -> None:
+    pytest.importorskip("torchao")
+    from hwmatrix.targets.torch import integers
+
+    layer = torch.nn.Sequential(torch.nn.Linear(32, 48))
+    integers.round_weights(layer)
+    with torch.inference_mode(), pytest.raises(UnsupportedError, match="bfloat16 works") as caught, integers.naming_what_is_missing():
+        layer[0].weight @ torch.from_numpy(X).T
+    assert caught.value.needs == ("aten.matmul",)

@@ -14,8 +14,8 @@ from hwmatrix.targets.torch.device import TorchDevice
 if TYPE_CHECKING:
     import numpy as np
 
-    from hwmatrix.models.bundle import Bundle
-    from hwmatrix.targets.protocol import Arrays, InFloat
+    from hwmatrix.models.bundle import Bundle, GenerationPrompt
+    from hwmatrix.targets.protocol import Arrays, InFloat, OnStep
 
 
 class TorchCpu(TorchDevice):
@@ -33,6 +33,24 @@ class TorchCpu(TorchDevice):
             UnsupportedError: torchao is missing, or the model has no linear layer.
         """
         return f"{super().prepare(inputs)}{self._rounded()}"
+
+    def run(self) -> Any:
+        """Run one forward pass.
+
+        Raises:
+            UnsupportedError: torchao lacks an operator that the model applies to a rounded weight.
+        """
+        with integers.naming_what_is_missing():
+            return super().run()
+
+    def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
+        """Call ``generate`` of transformers.
+
+        Raises:
+            UnsupportedError: as for :meth:`run`.
+        """
+        with integers.naming_what_is_missing():
+            super().generate(prompt, on_step, forced=forced)
 
     def load_generator(self, bundle: Bundle) -> int:
         """Load as :meth:`load` does, with the cache on, and round the weights in ``int8_dynamic``."""

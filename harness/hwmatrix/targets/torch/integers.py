@@ -5,14 +5,20 @@ PyTorch's own ``torch.ao.quantization.quantize_dynamic`` is deprecated in favour
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import re
 from collections import Counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from hwmatrix.errors import UnsupportedError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NO_OPERATOR: Final = re.compile(r"Int8Tensor dispatch: attempting to run unimplemented operator/function: func=<OpOverload\(op='([\w.]+)'")
 _STEPS: Final = 127.5
 """Half of the 255 steps from -128 to 127, to which torchao scales the largest magnitude of a row."""
 _LEAST_SCALE: Final = torch.finfo(torch.float32).eps
@@ -39,6 +45,23 @@ def round_weights(model: torch.nn.Module) -> int:
     return count
 
 
+@contextlib.contextmanager
+def naming_what_is_missing() -> Iterator[None]:
+    """Raise the typed failure where a model does something else with a rounded weight than multiply by it.
+
+    Raises:
+        UnsupportedError: torchao has no such operator for its weights; the message names it.
+    """
+    try:
+        yield
+    except NotImplementedError as failure:
+        found = _NO_OPERATOR.search(str(failure))
+        if found is None:
+            raise
+        message = f"torchao has no {found[1]} for weights of 8 bits, which the model calls outside of a linear layer; bfloat16 works"
+        raise UnsupportedError(message, needs=(found[1],)) from failure
+
+
 def told(model: torch.nn.Module) -> str:
     """How many layers have weights of which type."""
     kinds = Counter(str(layer.weight.qdata.dtype).removeprefix("torch.") for layer in _rounded(model).values())
@@ -62,7 +85,7 @@ class RoundedLinear(torch.nn.Module):
     def __init__(self, layer: Any) -> None:
         super().__init__()
         weight = layer.weight
-        self.weight = torch.nn.Parameter(weight.qdata.double() - weight.zero_point.double(), requires_grad=False)
+        self.weight = torch.nn.Parameter(weight.qdata.float() - weight.zero_point.float(), requires_grad=False)
         self.scale = torch.nn.Parameter(weight.scale.float().flatten(), requires_grad=False)
         self.bias = layer.bias
 
@@ -70,7 +93,7 @@ class RoundedLinear(torch.nn.Module):
         """The product of the rounded input and the weights."""
         scale = (given.abs().amax(dim=-1, keepdim=True) / _STEPS).clamp(min=_LEAST_SCALE)
         rounded = torch.round(given * (1.0 / scale)).clamp(-128, 127)  # as torchao does: the largest value lies between two steps
-        product = torch.nn.functional.linear(rounded.double(), self.weight).float() * scale * self.scale
+        product = torch.nn.functional.linear(rounded.double(), self.weight.double()).float() * scale * self.scale
         return product if self.bias is None else product + self.bias
 
 
