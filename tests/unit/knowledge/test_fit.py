@@ -221,7 +221,8 @@ def test_a_device_is_judged_by_its_own_memory(tmp_path: Path) -> None:
 def test_the_default_hardware() -> None:
     assert [fit.hardware for fit in ask("bert").hardware] == ["cuda", "rocm", "mps", "cpu", "openvino"]
     assert [fit.hardware for fit in ask("vit").hardware] == ["cuda", "rocm", "mps", "openvino", "qnn", "cpu"]
-    assert [fit.hardware for fit in ask("bert", dtype=Dtype.A8W8).hardware] == ["qnn"]
+    assert [fit.hardware for fit in ask("bert", dtype=Dtype.A8W8).hardware] == ["openvino"]
+    assert [fit.hardware for fit in ask("bert", dtype=Dtype.A16W8).hardware] == ["qnn"]
     assert [fit.hardware for fit in ask("bert", hardware=("cpu", "cuda", "cpu")).hardware] == ["cpu", "cuda"]
     qnn = on("qnn", memory_mb=8000)
     assert qnn.need is not None
@@ -236,8 +237,8 @@ def test_the_default_hardware() -> None:
         ({"memory_mb": -5, "batch": 0, "sequence_length": -1}, ["--memory: -5", "--batch: 0", "--sequence-length: -1"]),
         ({"hardware": ("qnn",), "dtype": Dtype.FLOAT32}, ["qnn does not compute in float32 (it has float16, a16w8, a8w8"]),
         (
-            {"hardware": ("cpu", "onnxruntime"), "dtype": Dtype.A8W8},
-            ["cpu does not compute in a8w8", "onnxruntime does not compute in a8w8"],
+            {"hardware": ("cpu", "webgpu"), "dtype": Dtype.A8W8},
+            ["cpu does not compute in a8w8", "webgpu does not compute in a8w8"],
         ),
         ({"model": "brt"}, ["'brt' is only a name", "did you mean bert"]),
         ({"model": ""}, ["it is empty"]),
