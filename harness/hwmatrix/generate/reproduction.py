@@ -29,8 +29,11 @@ _PACKAGES: Final = {
     "browser": ("torch", "transformers", "onnx", "onnxscript"),
     "executorch": ("torch", "transformers", "executorch"),
 }
-_OPENVINO_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
+_OPENVINO_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.BFLOAT16: "bf16"}
 """The hint for a precision; there is none for ``default``."""
+_REDUCED: Final = frozenset({Dtype.FLOAT16, Dtype.INT8, Dtype.INT4, Dtype.INT8_DYNAMIC, Dtype.A8W8})
+_NOT_REDUCED: Final = {"openvino": _REDUCED, "onnxruntime": _REDUCED, "torch": frozenset({Dtype.INT8_DYNAMIC})}
+"""The precisions, by template, in which the target reduces the weights of a graph itself, and the script does not."""
 _BROWSER_FLAGS: Final = {"software": "--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader"}
 _NOT_OUTPUTS: Final = ("past_key_values", "past_buckets_states", "cache_params", "mems", "loss")
 MARK: Final = "# Measured by hwmatrix "
@@ -73,8 +76,8 @@ def reproduce(
     ``force`` also allows a cell that passes, or that fails only because its precision costs the model too much.
 
     Raises:
-        ConfigError: no such model or target on record, it was never executed, the packages that make the inputs are not installed
-            here, or a model made from its type cannot be expressed as code.
+        ConfigError: no such model or target on record, it was never executed, scripts lack its precision, the packages that make the inputs
+            are not installed here, or a model made from its type cannot be expressed as code.
         NothingSelectedError: the cell passes, or its target is right.
         FactoryError: the model cannot be made here.
         StoreError: the database cannot be read.
@@ -83,8 +86,11 @@ def reproduce(
     if cell.error_type == PRECISION_LOSS and not force:
         message = f"{cell.model.name} on {cell.target.name} in {cell.precision} is no error of the target: {cell.message}"
         raise NothingSelectedError(message, advice="Choose a more precise --dtype. To write the script anyway, add --force.")
-    code = model_code(cell.model, cache or needed_cache_folder(os.environ) / "bundles")
     kind = "torch" if cell.status is Status.FACTORY_ERROR else _template(cell.target)
+    if cell.settings.dtype in _NOT_REDUCED.get(kind, ()):
+        what = f"no script can reproduce a cell of {cell.target.name} in {cell.precision}: scripts do not reduce weights as hwmatrix does"
+        raise ConfigError([Problem(where="--dtype", what=what, hint="rerun the cell: the report has its command")])
+    code = model_code(cell.model, cache or needed_cache_folder(os.environ) / "bundles")
     packages = _PACKAGES[kind]
     script = render(
         f"reproduce/{kind}.py.j2",
@@ -236,6 +242,9 @@ def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
         "fused": method is None or "RMS norms fused" in method,
         "over_rows": method is None or "RMS norms fused over rows" in method,  # earlier versions fused them without the reshape
         "gathered": method is None or "rows taken by Gather" in method,
+        "divided": method is None or "reciprocals as divisions" in method,
+        "floored": method is None or "exponents raised" in method,
+        "pooled": method is None or "pooled globally" in method,
         "raised": quantized and (method is None or "masks raised" in method),
         "quantized": quantized,
         "activations": "QUInt16" if cell.settings.dtype is Dtype.A16W8 else "QUInt8",

@@ -177,6 +177,9 @@ def test_limits_are_those_of_the_cell(tmp_path: Path) -> None:
         ("qnn", {"method": "torch ONNX export, RMS norms fused"}, ["fuse_norms(model)"], ["raise_masks", "take_rows", "op.Reshape"]),
         ("qnn", {"method": "torch ONNX export, RMS norms fused over rows"}, ["fuse_norms(model)", "op.Reshape(normed"], ["take_rows"]),
         ("qnn", {"method": "torch ONNX export, rows taken by Gather"}, ["take_rows(model)"], ["raise_masks", "fuse_norms"]),
+        ("qnn", {"method": "torch ONNX export, reciprocals as divisions"}, ["    divide(model)"], ["floor_exponents", "take_rows"]),
+        ("qnn", {"method": "torch ONNX export, exponents raised to -87"}, ["    floor_exponents(model)"], ["divide(", "replace("]),
+        ("qnn", {"method": "torch ONNX export, windows beyond the input pooled globally"}, ["    pool_globally(model)"], ["constant("]),
         ("webgpu", {"method": "ONNX opset 20 by the torch exporter, ONNX Runtime Web"}, ['{"name": "webgpu"}', "torch.onnx.export("], []),
         ("executorch", {"method": "transformers export, lowered to XNNPACK"}, ["ExecutorchExporter()"], ["torch.export.export("]),
         ("executorch", {"method": "torch export, lowered to XNNPACK"}, ["torch.export.export("], ["ExecutorchExporter"]),
@@ -198,6 +201,13 @@ def test_quantized_cells_are_quantized_in_the_script(tmp_path: Path, dtype: str,
     assert f"activations = quantization.QuantType.{kind}" in script
     assert "fuse_norms(model)" in script, "if the cell did not record the rewrites, all possible ones are applied"
     assert "special = [0, 255]" in script
+
+
+@pytest.mark.parametrize(("target", "dtype"), [("openvino", "int4"), ("onnxruntime", "a8w8"), ("cpu", "int8_dynamic")])
+def test_a_precision_that_scripts_lack_is_refused(tmp_path: Path, target: str, dtype: str) -> None:
+    database = database_of(tmp_path / "m.duckdb", target, dtype=dtype)
+    with pytest.raises(ConfigError, match=f"no script can reproduce a cell of {target} in {dtype}: .*rerun the cell"):
+        script_of(database, target)
 
 
 def test_a_precision_that_openvino_chose_is_left_to_it_again(tmp_path: Path) -> None:
