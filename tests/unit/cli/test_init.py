@@ -66,7 +66,10 @@ def test_targets_tolerances_and_sizes_are_the_packaged_ones(here: Path) -> None:
     spec = made().spec
     assert spec.targets == {name: SHIPPED.targets[name] for name in ("cpu", "cuda", "qnn")}  # cpu builds the references
     assert spec.sizes == SHIPPED.sizes
-    assert spec.tolerances == {dtype: SHIPPED.tolerances[dtype] for dtype in SHIPPED.tolerances if dtype in set(Dtype)}
+    used = {dtype for target in spec.targets.values() for dtype in target.every_dtype}
+    assert Dtype.INT8_DYNAMIC in used
+    assert Dtype.INT4 not in used
+    assert spec.tolerances == {dtype: SHIPPED.tolerances[dtype] for dtype in SHIPPED.tolerances if dtype in used}
 
 
 def test_a_type_of_transformers_gets_a_tiny_model_and_the_file_says_so(capsys: pytest.CaptureFixture[str]) -> None:
