@@ -47,7 +47,7 @@ def ask() -> Iterator[Any]:
     ("device", "module", "image"),
     [
         ("webgpu", "websocket", "webgpu"),
-        ("webnn", "websocket", "webgpu"),
+        ("webnn", "websocket", "webnn"),
         ("openvino", "openvino", "openvino"),
         ("qnn", "onnxruntime_qnn", "qnn"),
         ("onnxruntime", "onnxscript", "onnxruntime"),
