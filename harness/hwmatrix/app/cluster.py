@@ -474,8 +474,7 @@ class _ClusterRun:
             self._bury(error.last_worker.address, str(error.last_worker.name))
         name = None if error is None else str(error.last_worker.name)
         self._look_at_members()
-        self._take_snapshots(job.part.name)
-        if job.begun or any(cell.key in self._done for cell in job.cells):
+        if job.begun or any(self._snapshots.of(job.part.name)):  # its message that it begins may come later, or never
             self._again(job, "its worker died", member_name=name)
         else:
             self._start(job.part.name, job.cells, job.batch, attempt=job.part.attempt)

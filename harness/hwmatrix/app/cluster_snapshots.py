@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import threading
@@ -59,13 +60,11 @@ class Snapshots:
 
     def _collect(self) -> None:
         while not self._stopped.wait(COLLECT_S):
-            try:
-                answers = self._ask(frozenset(self._known.values()))
-            except (OSError, TimeoutError, CancelledError):  # the scheduler does not answer, which the run notices itself
-                continue
-            for address, answer in answers.items():
-                for snapshot in answer if isinstance(answer, list) else ():
-                    self._keep(address, snapshot)
+            # The scheduler that does not answer and the disk that is full are noticed by the run itself; the next try may succeed.
+            with contextlib.suppress(OSError, TimeoutError, CancelledError):
+                for address, answer in self._ask(frozenset(self._known.values())).items():
+                    for snapshot in answer if isinstance(answer, list) else ():
+                        self._keep(address, snapshot)
 
     def _keep(self, address: str, snapshot: Snapshot) -> None:
         path = self._folder / f"{snapshot.part} {hashlib.sha256(address.encode()).hexdigest()[:12]}.tar"
