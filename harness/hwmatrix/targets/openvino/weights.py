@@ -190,15 +190,12 @@ def _in_float16(program: Any) -> Any:
 
 
 def _nncf() -> Any:
-    usual = logging.getLoggerClass()
     try:
         nncf: Any = importlib.import_module("nncf")
     except ImportError as failure:
         message = f"NNCF, which rounds weights for OpenVINO, cannot be imported ({failure}): pip install nncf; float16 needs no quantizer"
         raise UnsupportedError(message, needs=("nncf",), error_type="missing_package") from failure
-    finally:
-        logging.setLoggerClass(usual)  # NNCF makes every logger of the process that is created later one of its own
-    nncf.set_log_level(logging.ERROR)
+    logging.getLogger("nncf").setLevel(logging.ERROR)  # its own set_log_level would also change the handlers that others have added
     return nncf
 
 
