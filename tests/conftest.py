@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SHARED_CACHE: Final = "HWMATRIX_TESTS_CACHE"
 """The variable that names the shared cache to tests that run inside of tests."""
@@ -41,6 +45,19 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _logs_are_left_as_found() -> Iterator[None]:
+    """A log that one test silences is missing in the tests that run after it in the same process."""
+    before = _log_state()
+    yield
+    assert _log_state() == before, "this test, or the code that it tried, changed what is logged in this process"
+
+
+def _log_state() -> tuple[object, ...]:
+    ours = [logging.getLogger(), logging.getLogger("hwmatrix")]
+    return logging.getLoggerClass(), logging.root.manager.disable, *((each.level, each.propagate, each.disabled) for each in ours)
 
 
 @pytest.fixture(scope="session")

@@ -203,6 +203,22 @@ def test_diffusers_is_imported_for_its_own_models_only() -> None:
     assert done.stdout.split() == ["False", "True", "set()"]
 
 
+def test_a_model_that_was_first_built_without_storage_computes_afterwards() -> None:
+    """A module that is first imported on the meta device, as when a size is counted, must not make its own tensors there."""
+    code = (
+        "import torch; from pathlib import Path; from hwmatrix.app.type_models import TypeModels; from hwmatrix.matrix.load import load;"
+        "from hwmatrix.models.build import build_diffusion; from hwmatrix.models.diffusion.inputs import diffusion_inputs;"
+        "from hwmatrix.models.diffusion.recipes import recipes; from hwmatrix.records import Size;"
+        "name = 'autoencoder_kl_cosmos'; config = recipes()[name].config;"
+        "plan = TypeModels.beside(load(Path('matrix.yaml')).spec).named(name, Size.TINY)\n"
+        "with torch.device('meta'): build_diffusion(plan, config, perturb=False)\n"
+        "model = build_diffusion(plan, config); output = model(**diffusion_inputs(model, plan))[0];"
+        "print({buffer.device.type for buffer in model.buffers()}, output.isfinite().all().item())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.split() == ["{'cpu'}", "True"]
+
+
 def test_a_recipe_has_the_family_that_its_architecture_says() -> None:
     from hwmatrix.models.families import family_of
 

@@ -17,6 +17,7 @@ import psutil
 from distributed import Client, Nanny, Scheduler, SpecCluster
 from distributed.comm.core import connect
 
+from hwmatrix.basics.log_level import logged_from
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.basics.processes import living, own_mark
 from hwmatrix.errors import ConfigError, EngineError, Problem
@@ -77,7 +78,7 @@ def connected(address: str, keys: Path) -> Iterator[Client]:
         EngineError: no scheduler answers there, or it has other keys.
     """
     where, secure = checked(address), security(keys)
-    with dask.config.set(SETTINGS), _quiet():
+    with dask.config.set(SETTINGS), logged_from(logging.CRITICAL, "distributed"):
         try:
             asyncio.run(_check_answer(where, secure))
             client = Client(where, security=secure, timeout=_CONNECT_S, set_as_default=False)
@@ -109,7 +110,7 @@ def local_cluster(workers: int, variables: Mapping[str, str]) -> Iterator[Client
     Each worker has its share of the machine's memory and cores, at least one core.
     """
     _remove_leftovers()
-    with tempfile.TemporaryDirectory(prefix=_LOCAL) as folder, dask.config.set(SETTINGS), _quiet():
+    with tempfile.TemporaryDirectory(prefix=_LOCAL) as folder, dask.config.set(SETTINGS), logged_from(logging.CRITICAL, "distributed"):
         (Path(folder) / _OWNER).write_text(own_mark(), encoding="ascii")
         make_keys(Path(folder) / "keys", days=30)
         secure = security(Path(folder) / "keys")
@@ -220,15 +221,3 @@ def _reason(error: BaseException) -> str:
             return f"its keys are not those of this cluster, or it has none ({cause.reason or cause})"
         cause = cause.__cause__ or cause.__context__
     return f"no scheduler answers there ({error})"
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Dask's log from the console: what matters in it is told by the run itself."""
-    logger = logging.getLogger("distributed")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

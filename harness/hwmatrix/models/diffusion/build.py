@@ -95,6 +95,21 @@ def library() -> Any:
     return diffusers
 
 
+def member(name: str) -> Any:
+    """What diffusers has under a name, or None.
+
+    Its modules are imported as they are asked for, and some make tensors then: they go to the CPU, even where the caller builds a model
+    on the meta device.
+
+    Raises:
+        FactoryError: diffusers is not installed here.
+    """
+    import torch
+
+    with torch.device("cpu"):
+        return getattr(library(), name, None)
+
+
 def preload_diffusion(classes: Iterable[str]) -> None:
     """Import the modules of those classes that are not transformers' own, if any, and what a pipeline of them needs."""
     import transformers
@@ -114,7 +129,7 @@ def model_class(name: str) -> Any:
         FactoryError: diffusers is not installed, or this version has no such class.
     """
     diffusers = library()
-    found = getattr(diffusers, name, None)
+    found = member(name)
     if not (isinstance(found, type) and issubclass(found, diffusers.ModelMixin)):
         near = closest(name, [recipe.model_class for recipe in recipes().values()])
         message = f"diffusers {diffusers.__version__} has no model class {name!r}{f': did you mean {near!r}?' if near else ''}"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from hwmatrix.basics.near_miss import closest
 from hwmatrix.errors import FactoryError
-from hwmatrix.models.diffusion.build import check_keys, library, one_line
+from hwmatrix.models.diffusion.build import check_keys, library, member, one_line
 
 CLASS: Final = "class"
 LINEAR: Final = ("DDIMScheduler", "EulerDiscreteScheduler")
@@ -106,7 +106,7 @@ def _not_linear(kind: Any) -> FactoryError:
 def _scheduler_class(described: dict[str, Any]) -> Any:
     diffusers = library()
     name = described.get(CLASS)
-    found = getattr(diffusers, str(name), None)
+    found = member(str(name))
     if not (isinstance(found, type) and issubclass(found, diffusers.SchedulerMixin)):
         near = closest(str(name), [each for each in dir(diffusers) if each.endswith("Scheduler")])
         hint = f"did you mean {near!r}?" if near else f"name one, such as class: {LINEAR[0]}"

@@ -6,7 +6,6 @@ usable processor gets random inputs, and the reason is recorded.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.basics.json_text import read_json
+from hwmatrix.basics.log_level import logged_from
 from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.models.inputs import image_token
 from hwmatrix.models.samples import media
@@ -288,7 +288,7 @@ def _parts(folder: Path) -> dict[str, Any]:
     _refuse_code(folder)
     parts: dict[str, Any] = {}
     first: Exception | None = None
-    with _quiet():
+    with logged_from(logging.CRITICAL + 1, "transformers"):  # what matters becomes a reason
         for loader in loaders:
             try:
                 whole = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -323,15 +323,3 @@ def _refuse_code(folder: Path) -> None:
         named = [config.get(key) for key in _CLASS_KEYS] if isinstance(config, dict) and config.get("auto_map") else []
         if any(isinstance(kind, str) and not hasattr(transformers, kind) for kind in named):
             raise NoSamplesError(f"{name} asks for code of its own, which hwmatrix never runs")
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Nothing that transformers logs is shown: what matters becomes a reason."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

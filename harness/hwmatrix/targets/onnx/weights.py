@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hwmatrix.basics.log_level import logged_from
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.records import Dtype
 
@@ -55,9 +56,8 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
     import onnx
 
     made = folder / f"{path.stem}-{dtype.value}.onnx"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tools use deprecated calls of onnx and numpy
-        logging.getLogger().setLevel(logging.ERROR)  # they advise to preprocess through the root logger
+    with warnings.catch_warnings(), logged_from(logging.ERROR):  # the tools advise to preprocess, through the root logger
+        warnings.simplefilter("ignore")  # they use deprecated calls of onnx and numpy
         if dtype is Dtype.FLOAT16:
             tool = _module("onnxruntime.transformers.float16")
             model = tool.convert_float_to_float16(_loaded(path), keep_io_types=True)
