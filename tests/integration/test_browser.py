@@ -53,6 +53,15 @@ def output(project: Path, environment: dict[str, str], tmp_path_factory: pytest.
     return folder
 
 
+@pytest.fixture(scope="module")
+def reduced(project: Path, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The cells of bert in the precisions of both targets."""
+    folder = tmp_path_factory.mktemp("precisions")
+    chosen = flags(project, folder, ("webgpu", "webnn"), ("bert",))
+    matrix(*chosen, "--suite", "precisions", "--no-adapt", environment=environment, expect=0, timeout_s=580)
+    return {f"{found['target']} {found['settings']['dtype']}": found for found in document(folder)["cells"]}
+
+
 def cell(output: Path, model: str, target: str, *, generates: bool = False) -> dict[str, Any]:
     found = (cell for cell in document(output)["cells"] if bool(cell["settings"]["new_tokens"]) == generates)
     (one,) = [cell for cell in found if (cell["model"], cell["target"]) == (model, target)]
@@ -113,3 +122,25 @@ def test_a_cell_takes_little_longer_than_its_page(output: Path) -> None:
     taken = rows(output / "matrix.duckdb", query)
     assert sorted(row["model"] for row in taken) == ["bert", "gpt2", "gpt2", "roberta", "vit"]
     assert max(row["own_ms"] for row in taken) < OWN_MS
+
+
+@pytest.mark.parametrize("column", ["webgpu int4", "webnn float16", "webnn int8_dynamic", "webnn a8w8", "webnn int4"])
+def test_a_model_passes_in_a_reduced_precision_and_loses_what_it_costs(reduced: dict[str, dict[str, Any]], column: str) -> None:
+    found = reduced[column]
+    assert found["status"] == "pass", found["error"]
+    assert found["parity"]["loss"] > 1e-4
+    assert found["parity"]["excess"] < 50  # of the noise floor; in int4 and int8_dynamic, of that of float32
+    assert found["parity"]["relative_error"] == pytest.approx(found["parity"]["loss"], rel=0.5)
+    assert found["quality"]["agreement"] == 1.0
+
+
+def test_where_there_is_no_kernel_for_rounded_weights_the_placement_says_so(reduced: dict[str, dict[str, Any]]) -> None:
+    assert "MatMulNBits" not in reduced["webgpu int4"]["placement"]["detail"]
+    assert "(MatMulNBitsx14)" in reduced["webnn int4"]["placement"]["detail"]
+
+
+def test_an_adapter_without_float16_is_named_and_stops_no_other_precision(reduced: dict[str, dict[str, Any]]) -> None:
+    found = reduced["webgpu float16"]
+    assert (found["status"], found["error"]["type"]) == ("unsupported", "webgpu_unsupported_feature")
+    assert "shader-f16" in found["error"]["message"]
+    assert reduced["webgpu float32"]["status"] == "pass"

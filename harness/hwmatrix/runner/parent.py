@@ -70,6 +70,8 @@ _CONTEXT_MB: Final = 1024
 """MiB of a GPU's memory for each process besides its cell's limit: the runtime's context and kernels, and the libraries' workspaces."""
 _PERHAPS_CROWDED: Final = frozenset({Status.OOM, Status.ERROR, Status.CRASH, Status.TIMEOUT})
 """What a cell's neighbours on a GPU may cause. Such a cell is run again without them."""
+_PROVES_NOTHING: Final = frozenset({Status.UNAVAILABLE, Status.FALLBACK, Status.UNSUPPORTED})
+"""What a canary may end in without a verdict."""
 _CANARY_WANTED: Final = {Role.CANARY_GOOD: Status.PASS, Role.CANARY_WRONG: Status.MISMATCH}
 
 
@@ -215,32 +217,40 @@ class _Cells:
     def run_canaries(self) -> tuple[bool | None, str | None]:
         """Whether the known-good model passes and the wrong one is a mismatch, with the reason if not.
 
-        None if they prove nothing: the target is unavailable, or the canary ran elsewhere (fallback).
+        None if they prove nothing: the target is unavailable, or the canary ran elsewhere (fallback). If this machine's device refuses a
+        precision that the target supports, as a GPU without float16 does, they run in the next one.
         """
+        results: list[CellResult] = []
+        for dtype in self._canary_dtypes():
+            results = self._canaries_in(dtype)
+            if results[-1].status is not Status.UNSUPPORTED:
+                break
+        if results[-1].status in {Status.UNAVAILABLE, Status.FALLBACK}:
+            return None, results[-1].error.message if results[-1].error else None
+        problems = [_unlike(result) for result in results if result.status is not _CANARY_WANTED[result.role]]
+        return not problems, "; ".join(problems) or None
+
+    def _canaries_in(self, dtype: Dtype) -> list[CellResult]:
+        """The results of the canaries in a precision, up to the first that proves nothing."""
         target = self._order.target.name
-        dtype = self._canary_dtype()
-        problems: list[str] = []
+        results: list[CellResult] = []
         for model in canary_plans():
             settings = Settings(dtype=dtype, batch=model.batch, sequence_length=model.sequence_length, threads=1)
             key = f"{model.name}/{model.size.value}/{target}/{dtype.value}"
             cell = CellPlan(key=key, model=model.name, size=model.size, target=target, settings=settings, limits=_CANARY_LIMITS)
-            result = self.run(cell, model, canaries_failed=None)
-            wanted = _CANARY_WANTED[model.role]
-            if result.status in {Status.UNAVAILABLE, Status.FALLBACK}:
-                return None, result.error.message if result.error else None
-            if result.status is not wanted:
-                why = f": {result.error.message}" if result.error else ""
-                problems.append(f"{model.name} is {result.status.value}, not {wanted.value}{why}")
-        return not problems, "; ".join(problems) or None
+            results.append(self.run(cell, model, canaries_failed=None))
+            if results[-1].status in _PROVES_NOTHING:
+                break
+        return results
 
-    def _canary_dtype(self) -> Dtype:
-        """The first of the cells' precisions that the target supports; if it supports none of them, its own first one.
+    def _canary_dtypes(self) -> list[Dtype]:
+        """The cells' precisions that the target supports, in their order, and its own first one.
 
         A target refuses every model, canaries too, in a precision that it lacks. That says nothing about its other verdicts.
         """
         able = [dtype for dtype in descriptor_of(self._order.target.backend).precisions if dtype in self._order.plan.tolerances]
-        wanted = (cell.settings.dtype for cell in self._order.cells)
-        return next((dtype for dtype in wanted if dtype in able), able[0] if able else Dtype.FLOAT32)
+        wanted = [cell.settings.dtype for cell in self._order.cells]
+        return list(dict.fromkeys([*(dtype for dtype in wanted if dtype in able), *able[:1]])) or [Dtype.FLOAT32]
 
     def run_all(self, crew: Crew | None, *, canaries_failed: str | None) -> None:
         """Run all cells of the order: by the crew, or one after the other.
@@ -360,6 +370,12 @@ class _Cells:
         target = self._order.target
         error = error_record(kind, message, hardware=target.backend, traceback=traceback)
         return not_executed(cell=cell, model=model, target=target, started_at=started_at, status=status, stage=stage, error=error)
+
+
+def _unlike(canary: CellResult) -> str:
+    """How a canary ended, and how it should have."""
+    why = f": {canary.error.message}" if canary.error else ""
+    return f"{canary.model} is {canary.status.value}, not {_CANARY_WANTED[canary.role].value}{why}"
 
 
 def _role(cell: CellPlan, model: ModelPlan) -> str:

@@ -19,7 +19,7 @@ from hwmatrix.targets.browser.failures import failure_of
 from hwmatrix.targets.browser.log import Nodes, combined, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hwmatrix.models.bundle import Bundle
     from hwmatrix.targets.protocol import Arrays
@@ -63,6 +63,7 @@ class CellPage:
         self._page: Page | None = None
         self._exports: tuple[OnnxExport, ...] = ()
         self._failures: tuple[OnnxFailure, ...] = ()
+        self._written: Callable[[OnnxExport], OnnxExport] = lambda export: export
         self._fetched: OnnxExport | None = None
         self._made: Made | None = None
         self._provider: Mapping[str, Any] = {}
@@ -113,18 +114,22 @@ class CellPage:
         """Load ONNX Runtime Web into the page."""
         self.runtime_version = str(self.call("runtime", url=f"/runtime/{_RUNTIME}", threads=self._threads))
 
-    def load(self, bundle: Bundle, *, only: str | None = None) -> None:
+    def load(self, bundle: Bundle, written: Callable[[OnnxExport], OnnxExport], *, only: str | None = None) -> None:
         """Load the runtime and the first export, if there is one. ``only`` names an exporter, whose export is then the only one used.
+
+        ``written`` returns an export with its graph in the cell's precision.
 
         Raises:
             BundleError: the exports are missing or damaged.
+            UnsupportedError: the graph cannot be made in the cell's precision.
         """
+        self._written = written
         found = read_all(bundle, bundle.path.parent, only=only)
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
         self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
         self.load_runtime()
         if self._exports:
-            self.fetch(self._exports[0])
+            self.fetch(written(self._exports[0]))
 
     def prepare(self, provider: Mapping[str, Any], name: str, inputs: Arrays) -> Made:
         """Create a session for each export until one is entirely on the provider. Keep the best-placed one and set its inputs.
@@ -132,14 +137,16 @@ class CellPage:
         ``name`` is the provider's name in the runtime's log.
 
         Raises:
-            UnsupportedError: no exporter can express an operator, or the runtime has no kernel for one. The message names it.
+            UnsupportedError: no exporter can express an operator, or the runtime has no kernel for one: the message names it. Or a graph
+                cannot be made in the cell's precision.
             CellFailure: no exporter produced a graph, or the runtime accepts none. The error is that of the first export.
         """
         if not self._exports:
             raise no_graph(self._failures)
         made: list[Made] = []
         failures: list[CellFailure] = []
-        for export in self._exports:
+        for each in self._exports:
+            export = self._written(each)
             if self._fetched != export:
                 self.fetch(export)
             try:

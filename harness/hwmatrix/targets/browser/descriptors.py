@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from hwmatrix.records.backends import Descriptor, Hardware, InContainer, OnnxUse
-from hwmatrix.records.vocabulary import Backend, Execution
+from hwmatrix.records.vocabulary import Backend, Dtype, Execution
 from hwmatrix.targets.onnx.descriptor import EXPORTERS
 
 _BROUGHT: Final = "the browser's software adapter"
+_REDUCED: Final = (Dtype.FLOAT16, Dtype.INT8_DYNAMIC, Dtype.A8W8, Dtype.INT4)
+_ROUNDS: Final = (Dtype.INT8_DYNAMIC, Dtype.INT4)
 _VERSIONS: Final = (("ONNX Runtime Web", "onnxruntime_web"),)
 
 WEBGPU: Final = Descriptor(
@@ -21,6 +23,9 @@ WEBGPU: Final = Descriptor(
     image="webgpu",
     requires=("websocket",),
     packages=("websocket-client",),
+    precisions=(Dtype.FLOAT32, *_REDUCED),
+    rounds=_ROUNDS,
+    forward_only=_REDUCED,
     execution=Execution.SOFTWARE,
     held_out=8,
     in_browser=True,
@@ -47,6 +52,9 @@ WEBNN: Final = Descriptor(
     image="webnn",
     requires=("websocket",),
     packages=("websocket-client",),
+    precisions=(Dtype.FLOAT32, *_REDUCED),
+    rounds=_ROUNDS,
+    forward_only=_REDUCED,
     execution=Execution.SOFTWARE,
     held_out=8,
     in_browser=True,

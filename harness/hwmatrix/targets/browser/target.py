@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import ConfigError, CrashedError, Problem, UnavailableError, UnsupportedError
 from hwmatrix.hardware.browser import ASSETS, Installed, chosen, sparticuz
+from hwmatrix.models.calibration import calibration_inputs
 from hwmatrix.models.onnx_export import read_generation
 from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.browser import trace as browser_trace
 from hwmatrix.targets.browser.cell import CellPage, Made
 from hwmatrix.targets.browser.chromium import ADAPTER, Chromium
+from hwmatrix.targets.browser.descriptors import WEBGPU, WEBNN
 from hwmatrix.targets.browser.generator import HOST, PageGenerator
+from hwmatrix.targets.onnx.in_float import GraphInFloat
+from hwmatrix.targets.onnx.weights import ReducedGraph, reduced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,11 +27,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
+    from hwmatrix.models.onnx_export import OnnxExport
     from hwmatrix.records import Settings
+    from hwmatrix.records.backends import Descriptor
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.browser.cell import Session
     from hwmatrix.targets.browser.log import Nodes
-    from hwmatrix.targets.protocol import Arrays, OnStep
+    from hwmatrix.targets.protocol import Arrays, InFloat, OnStep
 
 _SOFTWARE: Final = "swiftshader"
 """The architecture name of Chromium's software adapter."""
@@ -34,9 +41,11 @@ _ADAPTER_FLAGS: Final = {
     "software": ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"),
     "hardware": ("--enable-unsafe-webgpu", "--enable-features=Vulkan"),
 }
-_WEBGPU: Final = {"name": "webgpu"}
+_PROVIDER: Final = {"name": "webgpu"}
 """ONNX Runtime Web's execution provider."""
 _GENERATION: Final = "generation"
+_HALF: Final = "shader-f16"
+"""The feature of WebGPU adapters that compute in float16."""
 _WEBNN_FLAGS: Final = ("--enable-features=WebMachineLearningNeuralNetwork",)
 
 
@@ -54,15 +63,48 @@ class _OnnxRuntimeWeb:
         self._bundle: Bundle | None = None
         self._generator: PageGenerator | None = None
         self._elapsed_ms = 0.0
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._reduced: dict[str, tuple[OnnxExport, ReducedGraph]] = {}
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
         """Import nothing beyond this module's own imports."""
 
     def load(self, bundle: Bundle) -> int:
-        """Load the runtime and the model into the page. Return the number of parameters."""
-        self.page.load(bundle, only=self._export)
+        """Load the runtime and the model into the page, in the cell's precision. Return the number of parameters.
+
+        Raises:
+            UnsupportedError: the graph cannot be made in the cell's precision.
+        """
+        self._bundle = bundle
+        self.page.load(bundle, self._in_precision, only=self._export)
         return bundle.parameters
+
+    def _in_precision(self, export: OnnxExport) -> OnnxExport:
+        """An export with its graph in the cell's precision, by ONNX Runtime's own tools."""
+        dtype = self._settings.dtype
+        if dtype is Dtype.FLOAT32:
+            return export
+        if export.exporter not in self._reduced:
+            assert self._bundle is not None  # noqa: S101 - the order of the protocol
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="hwmatrix-precision-")
+            folder = Path(self._folder.name) / export.exporter
+            folder.mkdir()
+            calibrated = calibration_inputs(self._bundle, self._bundle.input_arrays()) if dtype is Dtype.A8W8 else []
+            samples = [{name: sample[name] for name in export.inputs} for sample in calibrated]
+            self._reduced[export.exporter] = export, reduced(export.path, folder, dtype, samples)
+        return dataclasses.replace(export, path=self._reduced[export.exporter][1].path)
+
+    def in_float(self) -> InFloat:
+        """Compute the same graph with its rounded weights as float32 numbers by ONNX Runtime on the CPU, outside the page."""
+        export, graph = self._reduced[self._prepared.export.exporter]
+        return GraphInFloat(graph.path, export, threads=self._settings.threads)
+
+    def _method(self) -> str:
+        export = self._prepared.export
+        how = f", {self._reduced[export.exporter][1].how}" if export.exporter in self._reduced else ""
+        return f"ONNX opset {export.opset} by the {export.exporter} exporter{how}, {_runtime(self.page)}"
 
     def precision(self) -> None:
         """Return None: the graph fixes the precision."""
@@ -155,6 +197,7 @@ class WebGpu(_OnnxRuntimeWeb):
 
         Raises:
             UnavailableError: there is none, or the browser hangs.
+            UnsupportedError: the adapter lacks the cell's precision, or graphs are not converted to it.
         """
         self._installed.runtime_version()
         self.page.open()
@@ -162,31 +205,30 @@ class WebGpu(_OnnxRuntimeWeb):
         if adapter is None:
             raise UnavailableError("the browser provides no WebGPU adapter", error_type="webgpu_no_adapter")
         self._adapter = adapter
+        _require(self._settings.dtype, WEBGPU, adapter["features"])
         return _adapter_in_words(adapter)
 
     def prepare(self, inputs: Arrays) -> str:
         """Create the session with the best placement. The first run compiles its shaders.
 
         Raises:
-            UnsupportedError: the adapter lacks this precision, or the runtime has no kernel for an operator.
+            UnsupportedError: the runtime has no kernel for an operator, or the graph cannot be made in the cell's precision.
             CrashedError: the adapter that ``check`` found is gone.
         """
-        _require_float32(self._settings.dtype, features=self._adapter["features"])
         with _with_the_adapter():
-            self._made = self.page.prepare(_WEBGPU, "WebGpu", inputs)
-        return _method(self._made, self.page)
+            self._made = self.page.prepare(_PROVIDER, "WebGpu", inputs)
+        return self._method()
 
     def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the graphs were exported for this prompt
         """Create the sessions of prefill and decoding. The cache stays in buffers of the device.
 
         Raises:
-            UnsupportedError: the adapter lacks this precision, or an operator cannot be expressed or has no kernel.
+            UnsupportedError: an operator cannot be expressed or has no kernel.
             CrashedError: the adapter that ``check`` found is gone.
             CellFailure: there are no graphs, or the runtime does not accept them.
         """
-        _require_float32(self._settings.dtype, features=self._adapter["features"])
         with _with_the_adapter():
-            return self._generation(_WEBGPU, "gpu-buffer")
+            return self._generation(_PROVIDER, "gpu-buffer")
 
     def placement(self) -> Placement:
         """The placement from the runtime's log: 0 if a software adapter was used although hardware was requested."""
@@ -221,23 +263,24 @@ class WebNn(_OnnxRuntimeWeb):
 
         Raises:
             UnavailableError: the browser or this platform has no WebNN, or the browser hangs.
+            UnsupportedError: graphs are not converted to the cell's precision.
         """
         self._installed.runtime_version()
         self.page.open()
         context = self.page.ask("context", deviceType=self._device)
         if context is None:
             raise UnavailableError("the browser has no navigator.ml", error_type="webnn_unavailable")
+        _require(self._settings.dtype, WEBNN)
         return f"WebNN context for {self._device}"
 
     def prepare(self, inputs: Arrays) -> str:
         """Create the session with the best placement.
 
         Raises:
-            UnsupportedError: the precision is not float32, or the runtime has no kernel for an operator.
+            UnsupportedError: the runtime has no kernel for an operator, or the graph cannot be made in the cell's precision.
         """
-        _require_float32(self._settings.dtype, features=())
         self._made = self.page.prepare(self._provider, "WebNN", inputs)
-        return _method(self._made, self.page)
+        return self._method()
 
     def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the graphs were exported for this prompt
         """Create the sessions of prefill and decoding. The cache is in the page's memory between steps.
@@ -246,10 +289,9 @@ class WebNn(_OnnxRuntimeWeb):
         (docs/targets/webnn.md).
 
         Raises:
-            UnsupportedError: the precision is not float32, or an operator cannot be expressed or has no kernel.
+            UnsupportedError: an operator cannot be expressed or has no kernel.
             CellFailure: there are no graphs, or the runtime does not accept them.
         """
-        _require_float32(self._settings.dtype, features=())
         return self._generation(self._provider, HOST)
 
     @property
@@ -291,24 +333,21 @@ def _choice(options: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> s
     return str(value)
 
 
-def _require_float32(dtype: Dtype, *, features: Sequence[str]) -> None:
-    """Raise UnsupportedError unless the precision is float32: the exports are float32, and nothing here converts them."""
-    if dtype is Dtype.FLOAT16 and "shader-f16" not in features:
-        raise UnsupportedError("Unsupported feature: shader-f16", needs=("shader-f16",), error_type="webgpu_unsupported_feature")
-    if dtype is not Dtype.FLOAT32:
-        raise UnsupportedError(f"there is no {dtype.value} export", needs=(dtype.value,), error_type="unsupported_dtype")
+def _require(dtype: Dtype, descriptor: Descriptor, features: Sequence[str] = (_HALF,)) -> None:
+    """Raise UnsupportedError if graphs are not converted to a precision, or the adapter, with these features, lacks it."""
+    if dtype is Dtype.FLOAT16 and _HALF not in features:
+        raise UnsupportedError(f"Unsupported feature: {_HALF}", needs=(_HALF,), error_type="webgpu_unsupported_feature")
+    if dtype not in descriptor.precisions:
+        known = ", ".join(each.value for each in descriptor.precisions if each is not Dtype.FLOAT32)
+        message = f"the exports are float32, and are converted to {known}, not to {dtype.value}"
+        raise UnsupportedError(message, needs=(dtype.value,), error_type="unsupported_dtype")
 
 
 def _adapter_in_words(adapter: Mapping[str, Any]) -> str:
     kind = "software" if adapter.get("isFallbackAdapter") or adapter.get("architecture") == _SOFTWARE else "hardware"
     names = " ".join(str(adapter[key]) for key in ("vendor", "architecture", "device", "description") if adapter.get(key))
-    half = "with" if "shader-f16" in adapter.get("features", ()) else "without"
-    return f"{kind} adapter {names}, {half} shader-f16"
-
-
-def _method(made: Made, page: CellPage) -> str:
-    graph = f"ONNX opset {made.export.opset} by the {made.export.exporter} exporter"
-    return f"{graph}, {_runtime(page)}"
+    half = "with" if _HALF in adapter.get("features", ()) else "without"
+    return f"{kind} adapter {names}, {half} {_HALF}"
 
 
 def _runtime(page: CellPage) -> str:

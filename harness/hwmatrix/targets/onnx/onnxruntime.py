@@ -18,7 +18,8 @@ from hwmatrix.targets.onnx import graph as ort_graph
 from hwmatrix.targets.onnx import trace as onnx_trace
 from hwmatrix.targets.onnx.descriptor import ONNXRUNTIME
 from hwmatrix.targets.onnx.generator import OnnxGenerator
-from hwmatrix.targets.onnx.weights import executed, in_float32, reduced
+from hwmatrix.targets.onnx.in_float import GraphInFloat
+from hwmatrix.targets.onnx.weights import executed, reduced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,18 +37,6 @@ _LOG_ERRORS: Final = 3
 _REDUCED: Final = tuple(dtype for dtype in ONNXRUNTIME.precisions if dtype is not Dtype.FLOAT32)
 _TOLD_OF: Final = 1 << 30
 """Bytes of a graph that the runtime also writes as it executes it, so that the placement can tell."""
-
-
-class _InFloat:
-    """A session of a graph whose weights are float32 numbers."""
-
-    def __init__(self, target: OnnxRuntime, session: Any) -> None:
-        self._target = target
-        self._session = session
-
-    def outputs(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-        """Run one synchronous inference."""
-        return self._target.run_in(self._session, inputs)
 
 
 class OnnxRuntime:
@@ -151,26 +140,19 @@ class OnnxRuntime:
             self._made = tempfile.TemporaryDirectory(prefix="hwmatrix-precision-")
         return Path(self._made.name)
 
-    def in_float(self) -> InFloat | None:
+    def in_float(self) -> InFloat:
         """Create a session for the same graph with its rounded weights as float32 numbers."""
         assert self._graph is not None  # noqa: S101 - only in a precision that rounds weights
-        session = self._session_of(in_float32(self._graph, self._folder()))
-        return _InFloat(self, session)
+        assert self._taken is not None  # noqa: S101 - the order of the protocol
+        return GraphInFloat(self._graph, self._taken, threads=self._settings.threads)
 
     def precision(self) -> None:
         """Return None: the graph fixes the precision."""
 
     def feed(self, inputs: Arrays) -> None:
         """Replace the inputs of the session. Keeps those that the export uses."""
-        self._feed = self._taken_of(inputs)
-
-    def _taken_of(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         assert self._taken is not None  # noqa: S101 - the order of the protocol
-        return {name: np.ascontiguousarray(inputs[name]) for name in self._taken.inputs}
-
-    def run_in(self, session: Any, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-        """The outputs of another session for a graph of the same inputs and outputs."""
-        return self.outputs(session.run(list(self._wanted), self._taken_of(inputs)))
+        self._feed = {name: np.ascontiguousarray(inputs[name]) for name in self._taken.inputs}
 
     def run(self) -> Any:
         """Run one synchronous inference."""

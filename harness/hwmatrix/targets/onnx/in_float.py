@@ -1,0 +1,36 @@
+"""A graph with its rounded weights as float32 numbers, on ONNX Runtime's CPU provider: what targets that execute ONNX are compared with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hwmatrix.hardware.onnxruntime import PROVIDER
+from hwmatrix.targets.onnx.weights import in_float32
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hwmatrix.models.onnx_export import OnnxExport
+    from hwmatrix.targets.protocol import Arrays
+
+
+class GraphInFloat:
+    """:class:`hwmatrix.targets.protocol.InFloat` of a graph in a precision that rounds weights. ``export`` is what it was made from."""
+
+    def __init__(self, graph: Path, export: OnnxExport, *, threads: int) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self._session = onnxruntime.InferenceSession(in_float32(graph, graph.parent), options, providers=[PROVIDER])
+        self._inputs = export.inputs
+        names = [output.name for output in self._session.get_outputs()]
+        self._wanted = {own: name for own, name in zip(names, export.outputs, strict=True) if name is not None}
+
+    def outputs(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        """Run one synchronous inference."""
+        results = self._session.run(list(self._wanted), {name: np.ascontiguousarray(inputs[name]) for name in self._inputs})
+        arrays = dict(zip(self._wanted.values(), results, strict=True))
+        return {name: array.astype(np.float32) if np.issubdtype(array.dtype, np.floating) else array for name, array in arrays.items()}
