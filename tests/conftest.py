@@ -57,7 +57,7 @@ def _logs_are_left_as_found() -> Iterator[None]:
 
 def _log_state() -> tuple[object, ...]:
     ours = [logging.getLogger(), logging.getLogger("hwmatrix")]
-    return logging.getLoggerClass(), logging.root.manager.disable, *((each.level, each.propagate, each.disabled) for each in ours)
+    return logging.root.manager.disable, *((each.level, each.propagate, each.disabled) for each in ours)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from hwmatrix.targets.browser.cell import CellPage, Made
 from hwmatrix.targets.browser.chromium import ADAPTER, Chromium
 from hwmatrix.targets.browser.descriptors import WEBGPU, WEBNN
 from hwmatrix.targets.browser.generator import HOST, PageGenerator
+from hwmatrix.targets.onnx.generator import in_precision
 from hwmatrix.targets.onnx.in_float import GraphInFloat
 from hwmatrix.targets.onnx.weights import ReducedGraph, reduced
 
@@ -87,14 +88,19 @@ class _OnnxRuntimeWeb:
             return export
         if export.exporter not in self._reduced:
             assert self._bundle is not None  # noqa: S101 - the order of the protocol
-            if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="hwmatrix-precision-")
-            folder = Path(self._folder.name) / export.exporter
-            folder.mkdir()
+            folder = self._folder_of(export.exporter)
             calibrated = calibration_inputs(self._bundle, self._bundle.input_arrays()) if dtype is Dtype.A8W8 else []
             samples = [{name: sample[name] for name in export.inputs} for sample in calibrated]
             self._reduced[export.exporter] = export, reduced(export.path, folder, dtype, samples)
         return dataclasses.replace(export, path=self._reduced[export.exporter][1].path)
+
+    def _folder_of(self, name: str) -> Path:
+        """A new folder for graphs of this cell, which is removed with this object."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="hwmatrix-precision-")
+        made = Path(self._folder.name) / name
+        made.mkdir()
+        return made
 
     def in_float(self) -> InFloat:
         """Compute the same graph with its rounded weights as float32 numbers by ONNX Runtime on the CPU, outside the page."""
@@ -155,11 +161,13 @@ class _OnnxRuntimeWeb:
         """Create a session for each graph of prefill and decoding, with the cache in this place. Return a description of how.
 
         Raises:
-            UnsupportedError: the exporter cannot express an operator, or the runtime has no kernel for one.
+            UnsupportedError: the exporter cannot express an operator, or the runtime has no kernel for one. Or the graphs cannot be made in
+                the cell's precision.
             CellFailure: there are no graphs, or the runtime does not accept them.
         """
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
-        graphs = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
+        found = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
+        graphs = in_precision(found, self._folder_of(_GENERATION), self._settings.dtype)
         self._generator = PageGenerator(self.page, graphs, provider, place=place)
         where = "the page's memory" if place == HOST else f"the device's memory ({place})"
         return f"{graphs.method}, the cache in {where}, {_runtime(self.page)}"

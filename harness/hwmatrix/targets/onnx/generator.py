@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hwmatrix.models.generation_export import LOGITS
+from hwmatrix.records import Dtype
+from hwmatrix.targets.onnx.weights import reduced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +29,7 @@ class OnnxGenerator:
 
     def __init__(self, export: GenerationExport, session_of: Callable[[Path], Any]) -> None:
         self._export = export
-        self._sessions = {graph.component: session_of(graph.path) for graph in export.graphs if graph.path is not None}
+        self._sessions = {graph.component: session_of(graph.path) for graph in export.graphs}
         self._needed = {each.own for each in export.decode.inputs if each.state}
         self._state: dict[str, Any] = {}
 
@@ -63,6 +66,21 @@ class OnnxGenerator:
         logits: np.ndarray[Any, Any] = by_name.pop(LOGITS).numpy()[:, -1]
         self._state |= by_name
         return logits
+
+
+def in_precision(export: GenerationExport, folder: Path, dtype: Dtype) -> GenerationExport:
+    """The graphs of a generation in a precision, written to a folder. ``method`` says how they were made.
+
+    Raises:
+        UnsupportedError: as for :func:`hwmatrix.targets.onnx.weights.reduced`.
+    """
+    if dtype is Dtype.FLOAT32:
+        return export
+    made = {graph.component: reduced(graph.path, folder, dtype) for graph in export.graphs}
+    decode = dataclasses.replace(export.decode, path=made[export.decode.component].path)
+    prefill = export.prefill and dataclasses.replace(export.prefill, path=made[export.prefill.component].path)
+    method = f"{export.method}, {'; '.join(dict.fromkeys(graph.how for graph in made.values()))}"
+    return dataclasses.replace(export, prefill=prefill, decode=decode, method=method)
 
 
 def _values(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:

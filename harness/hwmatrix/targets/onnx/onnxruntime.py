@@ -17,7 +17,7 @@ from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.onnx import graph as ort_graph
 from hwmatrix.targets.onnx import trace as onnx_trace
 from hwmatrix.targets.onnx.descriptor import ONNXRUNTIME
-from hwmatrix.targets.onnx.generator import OnnxGenerator
+from hwmatrix.targets.onnx.generator import OnnxGenerator, in_precision
 from hwmatrix.targets.onnx.in_float import GraphInFloat
 from hwmatrix.targets.onnx.weights import executed, reduced
 
@@ -55,7 +55,7 @@ class OnnxRuntime:
         self._taken: OnnxExport | None = None
         self._made: tempfile.TemporaryDirectory[str] | None = None
         self._graph: Path | None = None
-        self._optimized: Path | None = None
+        self._optimized: list[Path] = []
         self._session: Any = None
         self._bundle: Bundle | None = None
         self._generator: OnnxGenerator | None = None
@@ -175,8 +175,9 @@ class OnnxRuntime:
         own = nodes[hardware.PROVIDER]
         share = own / nodes.total() if nodes else 0.0
         told = f"{own} of {nodes.total()} nodes assigned to {hardware.PROVIDER}"
-        if self._optimized is not None and self._optimized.is_file():
-            told += f"; {executed(self._optimized, halves=self._settings.dtype is Dtype.FLOAT16)}"
+        for path in self._optimized:
+            if path.is_file():
+                told += f"; {executed(path, halves=self._settings.dtype is Dtype.FLOAT16)}"
         return Placement(on_target=share, detail=told)
 
     def device_use(self) -> None:
@@ -191,11 +192,13 @@ class OnnxRuntime:
         """Read and verify the graphs of prefill and decoding, and create a session for each.
 
         Raises:
-            UnsupportedError: the exporter cannot express an operator, or the runtime has no kernel for one.
+            UnsupportedError: the exporter cannot express an operator, or the runtime has no kernel for one. Or the graphs cannot be made in
+                the cell's precision.
             CellFailure: there are no graphs, or the runtime does not accept them.
         """
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
-        graphs = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
+        found = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
+        graphs = in_precision(found, self._folder(), self._settings.dtype)
         try:
             self._generator = OnnxGenerator(graphs, self._session_of)
         except MemoryError:
@@ -232,9 +235,9 @@ class OnnxRuntime:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._settings.threads
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        if path == self._graph and path.stat().st_size <= _TOLD_OF:
-            self._optimized = path.with_name("optimized.onnx")
-            options.optimized_model_filepath = str(self._optimized)
+        if self._made is not None and path.parent == Path(self._made.name) and path.stat().st_size <= _TOLD_OF:
+            self._optimized.append(path.with_name(f"{path.stem}-optimized.onnx"))
+            options.optimized_model_filepath = str(self._optimized[-1])
         return onnxruntime.InferenceSession(path, options, providers=[hardware.PROVIDER])
 
 
