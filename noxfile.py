@@ -25,7 +25,7 @@ REFERENCE = ["--constraint", "images/constraints-host.txt", "--requirement", "im
 """The packages besides PyTorch with which the reference image builds models."""
 
 RUNTIMES = [
-    *("openvino", "nncf", "torchao", "onnx", "onnxscript", "onnxruntime"),
+    *("openvino", "nncf", "torchao", "onnx", "onnxscript", "onnxruntime", "executorch"),
     "onnxruntime-qnn; sys_platform == 'linux' and platform_machine == 'x86_64'",
 ]
 """The runtimes that the targets' tests need, as far as they can be installed on a host."""

@@ -7,7 +7,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class HwmatrixError(Exception):
@@ -174,3 +177,13 @@ class CrashedError(CellFailure):
     """A process that the cell needs, such as a browser, ended while the cell ran."""
 
     status = "crash"
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, what caused it, and so on; each once, since code may raise an exception from itself."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__

@@ -129,10 +129,10 @@ def test_the_canaries_end_as_expected(shard: Shard) -> None:
     assert rows(shard.path, "SELECT canary_ok, canary_detail FROM shards") == [{"canary_ok": True, "canary_detail": None}]
 
 
-def test_a_good_model_passes_on_the_target_with_parity_and_samples(shard: Shard) -> None:
+def test_a_good_model_passes_on_the_target_with_parity_and_samples(backend: str, shard: Shard) -> None:
     cell = shard.cells["good"]
     assert shard.verdict("good") == ("pass", "measure", None), cell["message"]
-    assert cell["on_target"] == 1.0
+    assert cell["on_target"] == 1.0 or (backend == Backend.EXECUTORCH and cell["on_target"] > 0)  # XNNPACK has no embedding
     assert cell["placement_detail"]
     assert cell["relative_error"] <= 1e-4
     assert cell["cosine"] > 0.9999

@@ -107,7 +107,8 @@ def _reach_out() -> None:
 
 
 def _raise() -> None:
-    raise RuntimeError("this model raises on purpose")
+    error = RuntimeError("this model raises on purpose")
+    raise error from error  # as code does that raises what it has caught, from itself
 
 
 ACTIONS: Final[dict[str, Callable[[], None]]] = {

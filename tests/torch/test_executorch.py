@@ -109,3 +109,41 @@ def test_the_values_of_a_right_graph_agree_with_pytorch() -> None:
     for name, value in found.values.items():
         torch.testing.assert_close(torch.from_numpy(value), torch.from_numpy(found.expected[name]))
     assert locate(found, {"result": expected.numpy() + 1.0}, 1e-4).origin is Origin.GRAPH, "the graph itself is not what is expected"
+
+
+def test_a_quantized_program_rounds_as_its_samples_show_and_keeps_its_integers() -> None:
+    """Numbers that are added to positions stay integers: positions index the table."""
+
+    class Shifted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.table, self.linear = torch.nn.Embedding(32, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, input_ids: Any) -> dict[str, Any]:
+            return {"result": torch.relu(self.linear(self.table(input_ids + 3)))}
+
+    samples = [{"input_ids": torch.randint(0, 16, (1, 4), generator=torch.Generator().manual_seed(seed))} for seed in range(8)]
+    load = lambda: Shifted().eval()  # noqa: E731 - as lowering takes it
+    exported, lowered = lowering.make(load, IDS, only="torch", samples=samples)
+    assert "quantized by PT2E from 8 inputs" in exported.method
+    assert lowered.delegated["quantized_decomposed.quantize_per_tensor.default"] >= 2
+    with torch.no_grad():
+        expected = load()(**IDS)["result"]
+    found = exported.named(runtime.Program(lowered.data, kernels=lowered.kernels).run(exported.values(IDS)))["result"]
+    error = float((found - expected).norm() / expected.norm())
+    assert 1e-4 < error < 0.05, "8 bits of activations and weights"
+
+
+def test_a_model_without_anything_to_round_says_so() -> None:
+    class Table(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(16, 8)
+
+        def forward(self, input_ids: Any) -> dict[str, Any]:
+            return {"result": self.table(input_ids)}
+
+    with pytest.raises(UnsupportedError) as caught:
+        lowering.make(lambda: Table().eval(), IDS, only="torch", samples=[IDS])
+    assert caught.value.error_type == "nothing_to_quantize"

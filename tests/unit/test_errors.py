@@ -29,6 +29,14 @@ CONTRACT = {
 }
 
 
+def test_an_exception_that_was_raised_from_itself_is_one_link_of_its_chain() -> None:
+    first, second = RuntimeError("first"), ValueError("second")
+    second.__cause__ = first
+    first.__cause__ = second
+    assert list(errors.chain_of(second)) == [second, first]
+    assert list(errors.chain_of(KeyError())) != []
+
+
 def below(kind: type[Exception]) -> list[type[Exception]]:
     return [found for child in kind.__subclasses__() for found in (child, *below(child))]
 

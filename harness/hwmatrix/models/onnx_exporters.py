@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.errors import chain_of
 from hwmatrix.models import onnx_extents, onnx_graph
 from hwmatrix.records import Dtype
 
@@ -229,9 +230,4 @@ def save(program: Any, file: Path) -> None:
 
 def told_of(error: Exception) -> str:
     """An exporter's error with its causes, the deepest last: that is where torch gives the reason."""
-    chain: list[str] = []
-    cause: BaseException | None = error
-    while cause is not None:
-        chain.append(f"{type(cause).__name__}: {' '.join(str(cause).split())[:1000]}")
-        cause = cause.__cause__ or cause.__context__
-    return "; caused by ".join(chain)
+    return "; caused by ".join(f"{type(cause).__name__}: {' '.join(str(cause).split())[:1000]}" for cause in chain_of(error))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from hwmatrix.basics.text import cut
-from hwmatrix.errors import CellFailure, FactoryError, TraceError
+from hwmatrix.errors import CellFailure, FactoryError, TraceError, chain_of
 from hwmatrix.faults.catalogue import match
 from hwmatrix.measure import divergence, latency, memory, parity, verdict, yardstick
 from hwmatrix.models import bundle as bundles
@@ -69,11 +69,10 @@ def _locate(progress: Progress, end: End) -> None:
         progress.diverges(Divergence(origin=Origin.UNKNOWN, detail=cut(reason, _MESSAGE_LIMIT)))
 
 
-def _free_frames(failure: BaseException | None) -> None:
+def _free_frames(failure: BaseException) -> None:
     """Free what a failure's frames hold: after a failed allocation there may be too little memory left to report it."""
-    while failure is not None:
-        traceback.clear_frames(failure.__traceback__)
-        failure = failure.__cause__ or failure.__context__
+    for each in chain_of(failure):
+        traceback.clear_frames(each.__traceback__)
 
 
 def _end_failed(job: CellJob, progress: Progress, failure: BaseException) -> None:

@@ -20,7 +20,7 @@ from distributed.comm.core import connect
 from hwmatrix.basics.log_level import logged_from
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.basics.processes import living, own_mark
-from hwmatrix.errors import ConfigError, EngineError, Problem
+from hwmatrix.errors import ConfigError, EngineError, Problem, chain_of
 from hwmatrix.host.cluster.keys import make_keys, security
 from hwmatrix.host.cluster.offers import CORES_VARIABLE, MEMORY_VARIABLE
 
@@ -215,9 +215,7 @@ def _shares_of_cores(workers: int) -> list[str]:
 
 def _reason(error: BaseException) -> str:
     """Why a connection failed. Other keys show as an error of TLS somewhere in the causes."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in chain_of(error):
         if isinstance(cause, ssl.SSLError):
             return f"its keys are not those of this cluster, or it has none ({cause.reason or cause})"
-        cause = cause.__cause__ or cause.__context__
     return f"no scheduler answers there ({error})"

@@ -56,6 +56,12 @@ class Exported:
         """Return the arguments of a run with these inputs."""
         return [inputs[each.name].contiguous() if isinstance(each, Argument) else each for each in self.arguments]
 
+    def called(self, inputs: Tensors) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of the traced module for these inputs, by position and by name."""
+        structure = self.program.call_spec.in_spec
+        args, kwargs = torch.utils._pytree.tree_unflatten(self.values(inputs), structure)  # noqa: SLF001 - as torch.export writes it
+        return tuple(args), dict(kwargs)
+
     def named(self, values: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Return the outputs of a run by the reference's names."""
         return flatten_outputs(torch.utils._pytree.tree_unflatten(list(values), self.results))  # noqa: SLF001 - as torch.export writes it
@@ -74,19 +80,20 @@ class Lowered:
     kernels: Counter[str]
 
 
-def make(load: Load, inputs: Tensors, *, only: str | None = None) -> tuple[Exported, Lowered]:
+def make(load: Load, inputs: Tensors, *, only: str | None = None, samples: Sequence[Tensors] = ()) -> tuple[Exported, Lowered]:
     """Export by transformers' exporter and lower, or by torch.export alone if that fails. The second failure's message includes the first.
 
-    ``load`` returns the model anew. ``only`` selects one of the two.
+    ``load`` returns the model anew. ``only`` selects one of the two. With ``samples``, weights and activations are rounded to 8 bits, in
+    ranges that these inputs show.
 
     Raises:
-        UnsupportedError: ExecuTorch named operators that it does not have.
+        UnsupportedError: ExecuTorch named operators that it does not have, or nothing can be rounded (``nothing_to_quantize``).
     """
     ways = {TRANSFORMERS: _by_transformers, TORCH: _by_torch}
     first: Exception | None = None
     for name in (only,) if only is not None else ways:
         try:
-            return _made(ways[name], load, inputs)
+            return _made(ways[name], load, inputs, samples)
         except MemoryError:  # another export needs just as much memory
             raise
         except Exception as failure:
@@ -95,36 +102,70 @@ def make(load: Load, inputs: Tensors, *, only: str | None = None) -> tuple[Expor
             elif only is None:
                 first = failure
                 continue
-            raise _unsupported(failure) or _unsupported(first) or failure from failure
+            named = _unsupported(failure) or _unsupported(first)
+            if named is None:
+                raise
+            raise named from failure
     raise AssertionError("unreachable")
 
 
-def _made(way: Callable[..., Exported], load: Load, inputs: Tensors) -> tuple[Exported, Lowered]:
+def _made(way: Callable[..., Exported], load: Load, inputs: Tensors, samples: Sequence[Tensors]) -> tuple[Exported, Lowered]:
     """Export in one way and lower, with the inputs that describe sizes held constant; if that fails, with all of them as arguments.
 
     ExecuTorch plans memory in advance. Where a shape depends on data, lowering fails, or the program does when it runs.
     """
     fixed = onnx_extents.extents(inputs)
     if not fixed:
-        return _exported_and_lowered(way, load, inputs, fixed=())
+        return _exported_and_lowered(way, load, inputs, samples, fixed=())
     try:
-        return _exported_and_lowered(way, load, inputs, fixed=fixed)
+        return _exported_and_lowered(way, load, inputs, samples, fixed=fixed)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the tools raise, the model may not like its inputs held
         first = told_of(error)
     # Outside the handler, so that the first attempt's error does not become the cause of the second's.
     try:
-        return _exported_and_lowered(way, load, inputs, fixed=())
+        return _exported_and_lowered(way, load, inputs, samples, fixed=())
     except Exception as second:
         second.add_note(f"The first attempt, with {', '.join(fixed)} held, had failed: {first}")
         raise
 
 
-def _exported_and_lowered(way: Callable[..., Exported], load: Load, inputs: Tensors, *, fixed: Sequence[str]) -> tuple[Exported, Lowered]:
+def _exported_and_lowered(
+    way: Callable[..., Exported], load: Load, inputs: Tensors, samples: Sequence[Tensors], *, fixed: Sequence[str]
+) -> tuple[Exported, Lowered]:
     with patched():
         exported = way(load(), inputs, fixed=fixed)
+        if samples:
+            exported = _rounded(exported, inputs, samples)
         return exported, lower(exported.program)
+
+
+def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors]) -> Exported:
+    """Quantize the traced model as PyTorch documents it for XNNPACK (PT2E): observed with the samples, then converted and traced again."""
+    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    class Quantizer(XNNPACKQuantizer):  # type: ignore[misc]
+        """XNNPACK's, without a step that turns numbers into tensors of float32, also those that are added to integer positions."""
+
+        def transform_for_annotation(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
+            return model
+
+    config = get_symmetric_quantization_config(is_per_channel=True)
+    observed = prepare_pt2e(exported.program.module(), Quantizer().set_global(config))
+    with torch.no_grad():
+        for sample in samples:
+            args, kwargs = exported.called(sample)
+            observed(*args, **kwargs)
+        args, kwargs = exported.called(inputs)
+        program = torch.export.export(convert_pt2e(observed), args, kwargs, strict=False)
+    count = sum("quantize_per" in str(node.target) for node in program.graph.nodes)
+    if not count:
+        message = "XNNPACK's quantizer found nothing to round in the graph; float32 works"
+        raise UnsupportedError(message, needs=("a linear layer or a convolution",), error_type="nothing_to_quantize")
+    method = f"{exported.method}, quantized by PT2E from {len(samples)} inputs: {count} conversions"
+    return dataclasses.replace(exported, program=program, method=method)
 
 
 def _by_transformers(model: torch.nn.Module, inputs: Tensors, *, fixed: Sequence[str]) -> Exported:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 import tempfile
+import warnings
 from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -81,7 +82,9 @@ def delegates() -> list[str]:
         UnavailableError: it does not load here, or lacks XNNPACK.
     """
     try:
-        from executorch.runtime import Runtime
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the package uses deprecated calls of Python's own
+            from executorch.runtime import Runtime
     except ImportError as error:
         message = f"ExecuTorch {metadata.version('executorch')} does not load beside torch {metadata.version('torch')}: {error}"
         raise UnavailableError(message, error_type="executorch_unloadable") from error

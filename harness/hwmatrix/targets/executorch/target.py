@@ -9,8 +9,9 @@ import torch
 
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.models import exporter_imports
+from hwmatrix.models.calibration import calibration_inputs
 from hwmatrix.models.onnx_exporters import loaded
-from hwmatrix.records import Placement
+from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.executorch import lowering, runtime
 from hwmatrix.targets.executorch.descriptor import EXECUTORCH
 from hwmatrix.targets.torch.device import preload_torch
@@ -77,9 +78,13 @@ class Executorch:
         """Export and lower the model for inputs of these shapes, and load the program. The PyTorch model is released afterwards.
 
         Raises:
-            UnsupportedError: ExecuTorch does not know an operator of the model, or its runtime has no kernel for it. The message names it.
+            UnsupportedError: ExecuTorch does not know an operator of the model, or its runtime has no kernel for it: the message names it.
+                Or the model cannot be quantized.
         """
-        self._exported, self._lowered = lowering.make(self._loaded, _tensors(inputs), only=self._export)
+        assert self._bundle is not None  # noqa: S101 - the order of the protocol
+        calibrated = calibration_inputs(self._bundle, inputs) if self._settings.dtype is Dtype.A8W8 else []
+        samples = [_tensors(sample) for sample in calibrated]
+        self._exported, self._lowered = lowering.make(self._loaded, _tensors(inputs), only=self._export, samples=samples)
         self._model = None
         self._program = runtime.Program(self._lowered.data, kernels=self._lowered.kernels)
         self.feed(inputs)
