@@ -240,6 +240,10 @@ def _suite_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
             if model not in spec.models:
                 at = ("suites", name, "models", index)
                 yield at, f"suite {name!r} names the unknown model {model!r}", near_miss(model, spec.models)
+        for index, target in enumerate(suite.exclude_targets):
+            if target not in spec.targets:
+                what = f"suite {name!r} excludes the unknown target {target!r}"
+                yield ("suites", name, "exclude_targets", index), what, near_miss(target, spec.targets)
         yield from _measure_problems(spec, name)
         yield from _suite_dtype_problems(spec, name)
 

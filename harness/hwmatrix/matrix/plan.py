@@ -123,7 +123,7 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
         NothingSelectedError: no cell is left.
     """
     check_selection(matrix, selection)
-    models, targets = _chosen_models(matrix, selection), _chosen_targets(matrix, selection, facts)
+    models, targets = _chosen_models(matrix, selection), _not_excluded(matrix, selection, _chosen_targets(matrix, selection, facts))
     if _generation(matrix, selection):
         models = _generating(models, matrix.spec)
     axes = _axes(matrix, selection)
@@ -360,6 +360,14 @@ def _chosen_targets(matrix: LoadedMatrix, selection: Selection, facts: RunFacts)
         for name, target in matrix.spec.targets.items()
         if (not selection.targets or name in selection.targets) and (not selection.dtypes or {*selection.dtypes} & {*target.every_dtype})
     )
+
+
+def _not_excluded(matrix: LoadedMatrix, selection: Selection, targets: tuple[TargetPlan, ...]) -> tuple[TargetPlan, ...]:
+    """The targets without those that the suite excludes, unless the selection names targets."""
+    suite = matrix.spec.suites.get(_timed_as(matrix, selection) or "")
+    if suite is None or selection.targets:
+        return targets
+    return tuple(target for target in targets if target.name not in suite.exclude_targets)
 
 
 def _plan(

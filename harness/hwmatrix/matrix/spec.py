@@ -164,7 +164,7 @@ class SuiteSpec:
     transformers, made from the type alone; ``models: diffusion`` means the models of that family, and a tiny one for every other class of
     diffusers that hwmatrix has a recipe for. ``timing: false`` tests only whether models work, not how fast they are; ``generation: false``
     runs only one forward pass; ``measure`` overrides keys of the matrix's; ``settings`` are varied. ``dtypes`` adds precisions: all of
-    the ``more_dtypes`` of targets, or the named ones of some targets.
+    the ``more_dtypes`` of targets, or the named ones of some targets. ``exclude_targets`` run only where they are named.
     """
 
     size: Size = Size.TINY
@@ -174,6 +174,7 @@ class SuiteSpec:
     dtypes: Literal["all"] | dict[Name, tuple[Dtype, ...]] = Field(default_factory=dict)
     measure: PartialMeasureSpec = Field(default_factory=PartialMeasureSpec)
     settings: AxesSpec = Field(default_factory=AxesSpec)
+    exclude_targets: tuple[Name, ...] = ()
     description: str = ""
 
 

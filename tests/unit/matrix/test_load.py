@@ -127,7 +127,7 @@ def test_an_unknown_key_is_reported_with_its_line_and_the_closest_key(tmp_path: 
             "default:",
             (
                 "matrix.yaml:15: suites.default is None "
-                "(a mapping belongs here: size, models, timing, generation, dtypes, measure, settings, description)"
+                "(a mapping belongs here: size, models, timing, generation, dtypes, measure, settings, exclude_targets, description)"
             ),
         ),
         ("models: all", "models: al", "matrix.yaml:15: suites.default.models is 'al' (allowed: 'all', 'types' or 'diffusion', or a list)"),
@@ -188,6 +188,11 @@ def test_a_wrong_value_is_reported_with_its_line(tmp_path: Path, old: str, new: 
             "models: all",
             "dtypes: {cpu: [float16]}",
             "matrix.yaml:15: suite 'default' adds float16, which is not in more_dtypes of",
+        ),
+        (
+            "models: all",
+            "exclude_targets: [cpo]",
+            "matrix.yaml:15: suite 'default' excludes the unknown target 'cpo' (did you mean 'cpu'?",
         ),
         ("models: all", "dtypes: al", "matrix.yaml:15: suites.default.dtypes"),
         (

@@ -267,6 +267,25 @@ def test_a_stale_run_keeps_generating(tmp_path: Path) -> None:
         assert replan(load(path), old).cells == old.cells
 
 
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ({}, {"cpu"}),
+        ({"suite": "default", "models": ("bert",)}, {"cpu"}),
+        ({"suite": "smoke"}, {"cpu", "gpu"}),
+        ({"models": ("bert",)}, {"cpu", "gpu"}),
+        ({"targets": ("gpu",)}, {"gpu"}),
+        ({"targets": ("gpu", "cpu"), "suite": "default"}, {"cpu", "gpu"}),
+    ],
+)
+def test_a_suite_leaves_out_targets_that_the_selection_does_not_name(tmp_path: Path, selection: dict[str, Any], expected: set[str]) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(TEXT.replace("default: {models: all}", "default: {models: all, exclude_targets: [gpu]}"), encoding="utf-8")
+    plan = make_plan(load(path), Selection(**selection), FACTS)
+    assert {cell.target for cell in plan.cells} == {target.name for target in plan.targets} == expected
+    assert replan(load(path), plan).cells == plan.cells
+
+
 PRECISE = (
     TEXT.replace("options: {device: GPU}", "more_dtypes: [int8, int4], options: {device: GPU}")
     .replace("tolerances:", "tolerances:\n  int8: {relative_error: 0.1, reason: r}\n  int4: {relative_error: 0.5, reason: r}")
