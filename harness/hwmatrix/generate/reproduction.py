@@ -32,7 +32,10 @@ _PACKAGES: Final = {
 _OPENVINO_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.BFLOAT16: "bf16"}
 """The hint for a precision; there is none for ``default``."""
 _REDUCED: Final = frozenset({Dtype.FLOAT16, Dtype.INT8, Dtype.INT4, Dtype.INT8_DYNAMIC, Dtype.A8W8})
-_NOT_REDUCED: Final = {"openvino": _REDUCED, "onnxruntime": _REDUCED, "torch": frozenset({Dtype.INT8_DYNAMIC})}
+_NOT_REDUCED: Final = {
+    **dict.fromkeys(("openvino", "onnxruntime", "browser", "executorch"), _REDUCED),
+    "torch": frozenset({Dtype.INT8_DYNAMIC}),
+}
 """The precisions, by template, in which the target reduces the weights of a graph itself, and the script does not."""
 _BROWSER_FLAGS: Final = {"software": "--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader"}
 _NOT_OUTPUTS: Final = ("past_key_values", "past_buckets_states", "cache_params", "mems", "loss")

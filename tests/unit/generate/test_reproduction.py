@@ -203,7 +203,17 @@ def test_quantized_cells_are_quantized_in_the_script(tmp_path: Path, dtype: str,
     assert "special = [0, 255]" in script
 
 
-@pytest.mark.parametrize(("target", "dtype"), [("openvino", "int4"), ("onnxruntime", "a8w8"), ("cpu", "int8_dynamic")])
+@pytest.mark.parametrize(
+    ("target", "dtype"),
+    [
+        ("openvino", "int4"),
+        ("onnxruntime", "a8w8"),
+        ("cpu", "int8_dynamic"),
+        ("webgpu", "int4"),
+        ("webnn", "float16"),
+        ("executorch", "a8w8"),
+    ],
+)
 def test_a_precision_that_scripts_lack_is_refused(tmp_path: Path, target: str, dtype: str) -> None:
     database = database_of(tmp_path / "m.duckdb", target, dtype=dtype)
     with pytest.raises(ConfigError, match=f"no script can reproduce a cell of {target} in {dtype}: .*rerun the cell"):
