@@ -9,10 +9,12 @@ Each specification is in ``chart_specs/<name>.vl.json``; this module makes its d
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import importlib.resources
 import json
 import logging
+import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 VEGA_LITE: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 """The schema's name. Nothing is loaded from there."""
+_WIDEST: Final = 15
+"""Columns of the matrix chart beside each other. A page shows more of them too small to read: they continue below."""
 LARGEST_MATRIX: Final = 120
 """Models that a heat map shows one by one; larger matrices are shown by family alone."""
 LARGEST_LIST: Final = 60
@@ -114,10 +118,13 @@ def _matrix(built: grid.Grid) -> Chart | None:
     if not lines or len(lines) > LARGEST_MATRIX:
         return None
     headings = _headings(built)
+    shown = [heading for heading in headings if heading is not None]
+    wide = math.ceil(len(shown) / math.ceil(len(shown) / _WIDEST)) if shown else 1
     rows = [
         {
             "model": _short(f"{row.model} ({row.settings})" if row.settings else row.model),
             "column": heading,
+            "part": shown.index(heading) // wide,
             "state": _state(cell),
             "short": _word(cell),
             "told": grid.label(cell),
@@ -126,8 +133,16 @@ def _matrix(built: grid.Grid) -> Chart | None:
         for heading, cell in zip(headings, row.cells, strict=True)
         if cell is not None and heading is not None
     ]
-    shown = sum(heading is not None for heading in headings)
-    return _chart("matrix", rows, f"{len(lines)} models on {shown} targets{which}, each cell with its level or status")
+    chart = _chart("matrix", rows, f"{len(lines)} models on {len(shown)} targets{which}, each cell with its level or status")
+    return dataclasses.replace(chart, spec=_in_parts(chart.spec)) if len(shown) > wide else chart
+
+
+def _in_parts(spec: dict[str, Any]) -> dict[str, Any]:
+    """The same chart, its columns divided among parts below each other."""
+    inner = {key: spec[key] for key in ("width", "height", "encoding", "layer")}
+    facet = {"row": {"field": "part", "type": "ordinal", "title": None, "header": None}}
+    outer = {key: value for key, value in spec.items() if key not in inner}
+    return {**outer, "facet": facet, "spec": inner, "resolve": {"scale": {"x": "independent"}}}
 
 
 def _headings(built: grid.Grid) -> list[str | None]:

@@ -208,3 +208,21 @@ def test_a_chart_of_too_many_values_is_left_out_and_named(
     assert {chart.name for chart in charts(read(path))} == few
     assert [name in caplog.text for name in whole if name not in few] == [True] * (len(whole) - len(few))
     assert f"at most {most} can be drawn" in caplog.text
+
+
+@pytest.mark.parametrize(("columns", "parts"), [(15, [15]), (16, [8, 8]), (29, [15, 14])])
+def test_a_wide_matrix_continues_below(tmp_path: Path, columns: int, parts: list[int]) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("cpu", "cpu")
+        database.cell(database.plan("bert", "cpu"), "cpu", wall=steady(1.0))
+    (one,) = read(path).cells
+    cells = [dataclasses.replace(one, target=f"target{number:02}") for number in range(columns)]
+    chart = drawing._matrix(grid.build(cells))
+    assert chart is not None
+    found = rows(chart)
+    assert [sum(row["part"] == part for row in found) for part in range(len(parts))] == parts
+    assert [row["column"] for row in found] == sorted(row["column"] for row in found)
+    assert ("facet" in chart.spec) == (len(parts) > 1)
+    assert svg(chart).count("target") >= columns
