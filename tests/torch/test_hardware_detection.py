@@ -118,7 +118,7 @@ for light in (True, False):
 """
     light, full = (json.loads(line) for line in run(code, tmp_path).splitlines())
     assert light[:3] == full[:3]
-    asked = {"providers", "registered", "compiler_version"}
+    asked = {"providers", "registered", "compiler_version", "delegates"}
     assert {name: value for name, value in light[3].items() if name not in asked} == {
         name: value for name, value in full[3].items() if name not in asked
     }

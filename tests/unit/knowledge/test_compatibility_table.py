@@ -74,7 +74,8 @@ def test_cells_without_executions_show_the_expectation(database: Path) -> None:
     assert (unknown.basis, str(unknown)) == (Basis.NONE, "")
 
 
-def test_without_a_database_the_priors_are_shown() -> None:
+def test_without_a_database_the_priors_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # away from the reports of a run in this checkout
     rows = compatibility_table(None)
     assert [row.architecture for row in rows] == [None] * len(Family)
     assert str(cell(rows, Family.MULTIMODAL, None, Backend.MPS)) == "expected: Low, marked as not supported or none or SIMULATION"

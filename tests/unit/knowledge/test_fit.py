@@ -237,8 +237,8 @@ def test_the_default_hardware() -> None:
         ({"memory_mb": -5, "batch": 0, "sequence_length": -1}, ["--memory: -5", "--batch: 0", "--sequence-length: -1"]),
         ({"hardware": ("qnn",), "dtype": Dtype.FLOAT32}, ["qnn does not compute in float32 (it has float16, a16w8, a8w8"]),
         (
-            {"hardware": ("cpu", "webgpu"), "dtype": Dtype.A8W8},
-            ["cpu does not compute in a8w8", "webgpu does not compute in a8w8"],
+            {"hardware": ("cpu", "inductor"), "dtype": Dtype.A8W8},
+            ["cpu does not compute in a8w8", "inductor does not compute in a8w8"],
         ),
         ({"model": "brt"}, ["'brt' is only a name", "did you mean bert"]),
         ({"model": ""}, ["it is empty"]),

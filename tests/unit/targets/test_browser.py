@@ -17,6 +17,7 @@ from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure
 from hwmatrix.records import Dtype, Settings
 from hwmatrix.records.traces import Step
 from hwmatrix.targets.browser import cell as browser_cell
+from hwmatrix.targets.browser import descriptors
 from hwmatrix.targets.browser import files as browser_files
 from hwmatrix.targets.browser import target as browser
 from hwmatrix.targets.browser import trace as browser_trace
@@ -264,13 +265,24 @@ def test_an_invalid_option_value_is_a_mistake() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "features", "needs"),
-    [(Dtype.FLOAT16, (), "shader-f16"), (Dtype.FLOAT16, ("shader-f16",), "float16"), (Dtype.BFLOAT16, (), "bfloat16")],
+    ("dtype", "features", "needs", "error_type"),
+    [
+        (Dtype.FLOAT16, (), "shader-f16", "webgpu_unsupported_feature"),
+        (Dtype.BFLOAT16, ("shader-f16",), "bfloat16", "unsupported_dtype"),
+    ],
 )
-def test_a_precision_without_an_export_is_unsupported(dtype: Dtype, features: tuple[str, ...], needs: str) -> None:
+def test_a_precision_that_the_adapter_or_the_tools_lack_is_unsupported(
+    dtype: Dtype, features: tuple[str, ...], needs: str, error_type: str
+) -> None:
     with pytest.raises(UnsupportedError) as caught:
-        browser._require_float32(dtype, features=features)
-    assert caught.value.needs == (needs,)
+        browser._require(dtype, descriptors.WEBGPU, features)
+    assert (caught.value.needs, caught.value.error_type) == ((needs,), error_type)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.FLOAT16, Dtype.INT4])
+def test_what_the_adapter_has_is_accepted(dtype: Dtype) -> None:
+    browser._require(dtype, descriptors.WEBGPU, ("shader-f16",))
+    browser._require(dtype, descriptors.WEBNN)
 
 
 def test_a_missing_browser_or_runtime_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
