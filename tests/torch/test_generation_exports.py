@@ -10,6 +10,7 @@ from generation_faults import FAULTS, NEW, RULE, RUNTIMES, Fault, bundle_for, en
 
 from hwmatrix.models import onnx_export
 from hwmatrix.models.onnx_export import OnnxFailure
+from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,25 @@ def test_prompts_of_every_length_are_continued_with_the_cache(name: str, graphs:
     assert min(facts["ttft_ms"], facts["tpot_ms"], *facts["itl_ms"], facts["cache_mb"]) > 0
     assert len(facts["itl_ms"]) == NEW - 1
     assert ("cache_error" in facts) == (name == "llama")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "method", "kernel", "least"),
+    [
+        ("llama", Dtype.INT4, "MatMulNBits in groups of 16: 15 weights", "15 MatMulNBits", 1e-2),
+        ("gpt2", Dtype.INT4, "MatMulNBits in groups of 16: 9 weights", "9 MatMulNBits", 1e-2),  # eight of them are Gemm in its export
+        ("llama", Dtype.INT8_DYNAMIC, "quantize_dynamic: 15 MatMulInteger", "MatMulIntegerToFloat", 1e-3),
+        ("t5", Dtype.INT4, "MatMulNBits in groups of 16", "executed: 17 MatMulNBits", 1e-2),  # its second graph, that of decoding
+    ],
+)
+def test_onnx_runtime_generates_with_rounded_weights(  # noqa: PLR0917 - what was rounded, and what ran
+    name: str, dtype: Dtype, method: str, kernel: str, least: float, exported: Any
+) -> None:
+    plan, bundle = exported(name, "onnxruntime")
+    facts = ended(plan, bundle, "onnxruntime", dtype=dtype)["facts"]
+    assert method in facts["method"]
+    assert kernel in facts["placement_detail"]
+    assert least < facts["relative_error"] < 0.5
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -55,7 +55,7 @@ class OnnxRuntime:
         self._taken: OnnxExport | None = None
         self._made: tempfile.TemporaryDirectory[str] | None = None
         self._graph: Path | None = None
-        self._optimized: list[Path] = []
+        self._optimized: dict[Path, None] = {}
         self._session: Any = None
         self._bundle: Bundle | None = None
         self._generator: OnnxGenerator | None = None
@@ -236,8 +236,9 @@ class OnnxRuntime:
         options.intra_op_num_threads = self._settings.threads
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if self._made is not None and path.parent == Path(self._made.name) and path.stat().st_size <= _TOLD_OF:
-            self._optimized.append(path.with_name(f"{path.stem}-optimized.onnx"))
-            options.optimized_model_filepath = str(self._optimized[-1])
+            optimized = path.with_name(f"{path.stem}-optimized.onnx")
+            self._optimized[optimized] = None
+            options.optimized_model_filepath = str(optimized)
         return onnxruntime.InferenceSession(path, options, providers=[hardware.PROVIDER])
 
 
