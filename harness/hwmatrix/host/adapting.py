@@ -14,17 +14,17 @@ import duckdb
 
 from hwmatrix.errors import StoreError
 from hwmatrix.host.run_folder import RunFolder
-from hwmatrix.knowledge.adapting import Attempt, Failed, next_change, short_of_memory
+from hwmatrix.knowledge.adapting import Attempt, Failed, next_change, short_of_memory, smaller_batch
 from hwmatrix.records import Adaptation, Change, Dtype, Status
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.store.confined import opened
 from hwmatrix.store.reading import query
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from hwmatrix.records import CellPlan, ModelPlan, Plan
+    from hwmatrix.records import CellPlan, ModelPlan, Plan, Settings, Size
 
 FOLDER: Final = "adapted"
 """A folder within a run's folder: it has the plan of the latest round of adaptations, and its index of bundles."""
@@ -44,8 +44,15 @@ class _Ended:
         return short_of_memory(self.status, self.error_type, self.message, hardware=backend)
 
 
+_NOT_RUN: Final = _Ended(status=Status.NOT_RUN, error_type=None, message=None, method=None)
+_Place = tuple[str, "Size", str, "Settings"]
+"""A cell without its key: model, size, target, settings."""
+
+
 def pending(plan: Plan, folder: RunFolder, *, besides: Collection[str] = ()) -> tuple[CellPlan, ...]:
     """Return the changed cells to try now: the next change for each failed cell that no change has made pass yet, except ``besides``.
+
+    A change that is a cell of the plan itself counts as tried: a run of all precisions does not repeat one of them for each failed other.
 
     Raises:
         StoreError: a shard cannot be read.
@@ -54,22 +61,20 @@ def pending(plan: Plan, folder: RunFolder, *, besides: Collection[str] = ()) -> 
         return ()
     ends = _ends(sorted(folder.shards.glob("*.duckdb")))
     here = {target.name for target in plan.targets if target.unavailable is None}
-    found = ((cell, _next(plan, cell, ends[cell.key])) for cell in plan.cells if cell.key in ends and cell.target in here)
+    planned = {(cell.model, cell.size, cell.target, cell.settings): cell.key for cell in plan.cells}
+    found = ((cell, _next(plan, cell, ends, planned)) for cell in plan.cells if cell.key in ends and cell.target in here)
     changed = (adapted(cell, change) for cell, change in found if change is not None)
     return tuple(cell for cell in changed if cell.key not in besides)
 
 
 def adapted(cell: CellPlan, change: Change) -> CellPlan:
     """Return the cell with a change applied."""
-    settings = dataclasses.replace(
-        cell.settings, batch=change.batch or cell.settings.batch, dtype=cell.settings.dtype if change.dtype is None else change.dtype
-    )
     ((name, value),) = change.data.items()
     return dataclasses.replace(
         cell,
         key=f"{cell.key}+{name}={value}",
         model=cell.model if change.batch is None else _name(cell.model, change.batch),
-        settings=settings,
+        settings=_settings(cell, change),
         adaptation=Adaptation(of=cell.key, model=cell.model, change=change),
     )
 
@@ -110,13 +115,16 @@ def _model(plan: Plan, cell: CellPlan) -> ModelPlan:
     return dataclasses.replace(model, name=_name(model.name, batch), selector=model.selector or model.name, batch=batch)
 
 
-def _next(plan: Plan, cell: CellPlan, end: _Ended) -> Change | None:
+def _next(plan: Plan, cell: CellPlan, ends: Mapping[str, _Ended], planned: Mapping[_Place, str]) -> Change | None:
     assert plan.adapt is not None  # noqa: S101 - checked in pending
-    if any(other.status is Status.PASS for _, other in end.tried):
-        return None
+    end = ends[cell.key]
     backend = plan.target(cell.target).backend
     descriptor = descriptor_of(backend)
     if cell.settings.new_tokens and descriptor.no_generation is not None:
+        return None
+    precisions = tuple(dtype for dtype in descriptor.precisions if dtype in plan.tolerances)
+    tried = [*end.tried, *_own_cells(cell, precisions, ends, planned)]
+    if any(other.status is Status.PASS for _, other in tried):
         return None
     failed = Failed(
         status=end.status,
@@ -126,10 +134,32 @@ def _next(plan: Plan, cell: CellPlan, end: _Ended) -> Change | None:
         dtype=cell.settings.dtype,
         export=descriptor.export_of(end.method),
         exports=() if cell.settings.new_tokens else descriptor.exports,  # generation has one export
-        precisions=tuple(dtype for dtype in descriptor.precisions if dtype in plan.tolerances),
+        precisions=precisions,
     )
-    tried = [Attempt(change=change, short_of_memory=other.short_of_memory(backend)) for change, other in end.tried]
-    return next_change(plan.adapt, failed, tried)
+    return next_change(
+        plan.adapt, failed, [Attempt(change=change, short_of_memory=other.short_of_memory(backend)) for change, other in tried]
+    )
+
+
+def _own_cells(
+    cell: CellPlan, precisions: Iterable[Dtype], ends: Mapping[str, _Ended], planned: Mapping[_Place, str]
+) -> Iterator[tuple[Change, _Ended]]:
+    """The changes of a cell that are cells of the run themselves, with how these ended: a retry would only repeat them."""
+    changes = [Change(dtype=dtype) for dtype in precisions if dtype is not cell.settings.dtype]
+    batch = smaller_batch(cell.settings.batch)
+    while batch is not None:
+        changes.append(Change(batch=batch))
+        batch = smaller_batch(batch)
+    for change in changes:
+        key = planned.get((cell.model, cell.size, cell.target, _settings(cell, change)))
+        if key is not None:
+            yield change, ends.get(key, _NOT_RUN)
+
+
+def _settings(cell: CellPlan, change: Change) -> Settings:
+    return dataclasses.replace(
+        cell.settings, batch=change.batch or cell.settings.batch, dtype=cell.settings.dtype if change.dtype is None else change.dtype
+    )
 
 
 def _ends(shards: Iterable[Path]) -> dict[str, _Ended]:

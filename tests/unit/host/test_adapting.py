@@ -110,6 +110,34 @@ def test_after_a_failed_precision_the_next_in_the_list_is_tried(tmp_path: Path) 
     assert cell.adaptation.words == "bfloat16 instead of float16"
 
 
+@pytest.mark.parametrize(
+    ("bfloat16", "tried"),
+    [
+        pytest.param({}, [], id="passes"),
+        pytest.param(make.failure(Status.MISMATCH), [f"{BERT}+dtype=float32", f"{BERT}/bfloat16+dtype=float32"], id="fails"),
+    ],
+)
+def test_a_change_that_is_a_cell_of_the_run_is_not_tried_again(tmp_path: Path, bfloat16: dict[str, Any], tried: list[str]) -> None:
+    made = planned(HALF)
+    cell = made.cells[0]
+    other = dataclasses.replace(cell, key=f"{BERT}/bfloat16", settings=dataclasses.replace(HALF, dtype=Dtype.BFLOAT16))
+    plan = dataclasses.replace(made, cells=(cell, other))
+    scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [make.failure(Status.MISMATCH)], other.key: [bfloat16]}), plan)
+    scene.run()
+    assert scene.executor.ran == [BERT, other.key, *tried]
+
+
+def test_a_smaller_batch_that_is_a_cell_of_the_run_is_not_tried_again(tmp_path: Path) -> None:
+    made = planned()
+    four = dataclasses.replace(SETTINGS, batch=4)
+    cell, model = made.cells[0], made.models[0]
+    other = dataclasses.replace(cell, key=f"{BERT}/b4", settings=four)
+    plan = dataclasses.replace(made, cells=(cell, other), models=(model, dataclasses.replace(model, batch=4)))
+    scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM], other.key: [OOM]}), plan)
+    scene.run()
+    assert scene.executor.ran == [BERT, other.key, f"{BERT}+batch=2", f"{other.key}+batch=2"]
+
+
 @pytest.mark.parametrize(("new_tokens", "tried"), [(0, ["+export=trace"]), (8, [])])
 def test_a_cell_that_generates_has_no_other_export(tmp_path: Path, new_tokens: int, tried: list[str]) -> None:
     key = "bert/tiny/openvino"
