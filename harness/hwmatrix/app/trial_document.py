@@ -81,6 +81,8 @@ class TrialDocument(TypedDict):
     batch: int
     actual_batch: int | None
     dtype: str | None
+    sequence_length: int | None
+    threads: int | None
     execution: str | None
     on_target: float | None
     placement: str | None

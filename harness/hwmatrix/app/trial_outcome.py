@@ -94,6 +94,8 @@ def _trial_document(trial: Trial, outcome: Outcome) -> TrialDocument:
         batch=report.batch,
         actual_batch=report.actual_batch,
         dtype=row.get("dtype"),
+        sequence_length=row.get("sequence_length"),
+        threads=row.get("threads"),
         execution=row.get("execution"),
         on_target=row.get("on_target"),
         placement=row.get("placement_detail"),

@@ -24,13 +24,14 @@ from hwmatrix.knowledge.fallback import Attempt, AttemptPlan, Tried, next_attemp
 from hwmatrix.knowledge.largest_batch import BatchSearch, found_by, next_batch
 from hwmatrix.matrix.load import LoadedMatrix
 from hwmatrix.matrix.plan import Selection, make_plan
-from hwmatrix.records import CellPlan, Dtype, Plan, Status
+from hwmatrix.records import Axes, CellPlan, Dtype, Plan, Status
 from hwmatrix.store.reading import DATABASE, reading, records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hwmatrix.host.console import View
+    from hwmatrix.matrix.spec import TargetSpec
 
 _UNTRIED: Final = frozenset({Status.UNAVAILABLE, Status.INFRA_ERROR, Status.NOT_RUN})
 """Statuses that say nothing about the model, since it was not executed."""
@@ -40,7 +41,8 @@ _UNTRIED: Final = frozenset({Status.UNAVAILABLE, Status.INFRA_ERROR, Status.NOT_
 class TrialSite:
     """Where trials run: the model and its selection, the executor, and the folder for runs and database.
 
-    ``memory_mb`` is the limit of each attempt, ``timing`` whether it is timed; None: as matrix.yaml says.
+    ``memory_mb`` is the limit of each attempt, ``timing`` whether it is timed; None: as matrix.yaml says. ``dtype`` is the precision of
+    each attempt; None: its target's first. ``axes`` has at most one value for each setting.
     """
 
     loaded: LoadedMatrix
@@ -51,6 +53,14 @@ class TrialSite:
     output: Path
     memory_mb: int | None = None
     timing: bool | None = None
+    dtype: Dtype | None = None
+    axes: Axes = dataclasses.field(default_factory=Axes)
+
+    @property
+    def targets(self) -> dict[str, TargetSpec]:
+        """The targets of matrix.yaml that have the precision, by name."""
+        every = self.loaded.spec.targets
+        return {name: target for name, target in every.items() if self.dtype is None or self.dtype in target.every_dtype}
 
     @property
     def database(self) -> Path:
@@ -156,10 +166,17 @@ def run_trials(site: TrialSite, trials: Sequence[Trial], view: View) -> Ended:
 
 
 def plan_of(site: TrialSite, targets: Sequence[str], batch: int | None) -> Plan:
-    """The plan of one attempt: one forward pass on these targets, each in its first precision, with this batch (None: matrix.yaml's)."""
-    selection = dataclasses.replace(site.selection, targets=tuple(targets), generation=False, timing=site.timing)
+    """The plan of one attempt: one forward pass on these targets with this batch (None: matrix.yaml's).
+
+    Raises:
+        ConfigError: none of these targets has the precision, or the model takes no text and has no sequence length to choose.
+    """
+    dtypes = () if site.dtype is None else (site.dtype,)
+    selection = dataclasses.replace(
+        site.selection, targets=tuple(targets), generation=False, timing=site.timing, dtypes=dtypes, axes=site.axes
+    )
     plan = make_plan(site.loaded, selection, facts_of(site.loaded, site.executor, site.environment, site.workshop.commit))
-    first = {target: site.loaded.spec.targets[target].dtypes[0] for target in targets}
+    first = {target: site.dtype or site.loaded.spec.targets[target].dtypes[0] for target in targets}
     cells = tuple(_within(_with_batch(cell, batch), site.memory_mb) for cell in plan.cells if cell.settings.dtype is first[cell.target])
     models = tuple(
         model if batch in {None, model.batch} else dataclasses.replace(model, batch=batch, batch_asked=True) for model in plan.models

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from hwmatrix.app.environment import read_environment
-from hwmatrix.app.execution import workshop_of
+from hwmatrix.app.execution import check_cores, workshop_of
 from hwmatrix.app.selecting import select
 from hwmatrix.app.trial_document import AttemptDocument, LargestBatchDocument, ModelTestDocument, TrialDocument
 from hwmatrix.app.trial_outcome import Outcome, document_of, keep
@@ -28,6 +28,7 @@ from hwmatrix.cli.options import (
     IsolationChoice,
     Matrix,
     Verbose,
+    axes,
     progress,
 )
 from hwmatrix.cli.tables import print_table
@@ -41,7 +42,7 @@ from hwmatrix.knowledge.priorities import order_of, reason_for
 from hwmatrix.knowledge.resolving import AUTO
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.models.classify import classify
-from hwmatrix.records import Backend, Execution, ModelPlan, Size, Status
+from hwmatrix.records import Backend, Dtype, Execution, ModelPlan, Size, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,6 +86,11 @@ def trial_command(
     all_hardware: Annotated[bool, typer.Option("--all-hardware", help="Test every target of matrix.yaml separately.")] = False,
     size: Annotated[Size, typer.Option("--size", help="tiny or full.")] = Size.TINY,
     batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="[default: matrix.yaml's]", metavar="N")] = None,
+    dtype: Annotated[Dtype | None, typer.Option("--dtype", help="The precision. [default: the first of each target]")] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option("--sequence-length", min=1, help="In tokens. [default: matrix.yaml's]", metavar="N")
+    ] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="[default: the targets']", metavar="N")] = None,
     retries: Annotated[int, typer.Option("--retries", min=0, help="Number of retries after a crash or a timeout.", metavar="N")] = RETRIES,
     no_fallback: Annotated[
         bool, typer.Option("--no-fallback", help="Make only one attempt: no retry, no smaller batch, no other hardware.")
@@ -123,6 +129,8 @@ def trial_command(
 
         hwmatrix test --model vit --device cuda --batch-size 64
 
+        hwmatrix test --model bert --device openvino --dtype int8 --sequence-length 128 --threads 2
+
         hwmatrix test --model openai/whisper-tiny --all-hardware --save
 
         hwmatrix test --model bert --device openvino --largest-batch --memory 2000
@@ -156,9 +164,15 @@ def trial_command(
             output=kept,
             memory_mb=memory,
             timing=False if search is not None else None,  # a search asks only what works
+            dtype=dtype,
+            axes=axes(None, [sequence_length] if sequence_length else None, [threads] if threads else None),
         )
-        plan = _model_plan(site)
-        evidence, like = _on_record(database), Likeness(model=plan, size=size, host=machine_identity(), isolation=executor.isolation)
+        _check_precision(request, site)
+        first = plan_of(site, list(site.targets), None)
+        check_cores(first)
+        plan, evidence = first.models[0], _on_record(database)
+        settings = {cell.target: cell.settings for cell in first.cells}
+        like = Likeness(model=plan, size=size, host=machine_identity(), isolation=executor.isolation, settings=settings)
         trials, why = _trials(request, site, plan, measured_hardware(evidence, like))
         ended = run_trials(site, trials, view)
         outcome = Outcome(
@@ -169,7 +183,7 @@ def trial_command(
             evidence=evidence,
             like=like,
             why=why,
-            memory_mb=_limit_mb(site),
+            memory_mb=first.cells[0].limits.memory_mb,
         )
         document = document_of(outcome, kept=site.database if save else None)
         if save:
@@ -200,11 +214,6 @@ def _search(*, largest: bool, batch_size: int | None, max_batch: int | None, max
     return BatchSearch(most=max_batch or MOST, tries=max_tries or TRIES)
 
 
-def _limit_mb(site: TrialSite) -> int:
-    """The memory limit of every attempt, in MiB."""
-    return plan_of(site, list(site.loaded.spec.targets), None).cells[0].limits.memory_mb
-
-
 def _check_device(request: TrialRequest, loaded: LoadedMatrix) -> None:
     """Check the requested hardware.
 
@@ -221,8 +230,19 @@ def _check_device(request: TrialRequest, loaded: LoadedMatrix) -> None:
         raise ConfigError([Problem(where="--device", what=what, hint="leave out --device or --all-hardware")])
 
 
-def _model_plan(site: TrialSite) -> ModelPlan:
-    return plan_of(site, list(site.loaded.spec.targets), None).models[0]
+def _check_precision(request: TrialRequest, site: TrialSite) -> None:
+    """Check that the requested hardware, if any, has the requested precision.
+
+    Raises:
+        ConfigError: no target of matrix.yaml that could be tried has it.
+    """
+    targets = site.loaded.spec.targets
+    asked = {name: target for name, target in targets.items() if request.device in {AUTO, name, target.backend}}
+    if site.dtype is None or not asked or any(name in site.targets for name in asked):
+        return
+    has = dict.fromkeys(dtype.value for target in asked.values() for dtype in target.every_dtype)
+    where = f"matrix.yaml lists no {site.dtype.value} for {'any target' if request.device == AUTO else request.device}"
+    raise ConfigError([Problem(where="--dtype", what=where, hint=f"choose one of {', '.join(has)}, or add it to dtypes or more_dtypes")])
 
 
 @contextlib.contextmanager
@@ -244,7 +264,7 @@ def _on_record(database: Path | None) -> tuple[Evidence, ...]:
 
 def _trials(request: TrialRequest, site: TrialSite, model: ModelPlan, measured: Sequence[str]) -> tuple[list[Trial], str]:
     """The trials, and the reason for their order."""
-    spec = site.loaded.spec
+    has_target = site.targets
     alone = AttemptPlan(
         order=(Backend.CPU.value,),
         batch=request.batch or model.batch,
@@ -256,14 +276,16 @@ def _trials(request: TrialRequest, site: TrialSite, model: ModelPlan, measured: 
             Trial(
                 plan=dataclasses.replace(alone, order=(target.backend,)), targets={target.backend: name}, asked=True, search=request.search
             )
-            for name, target in spec.targets.items()
+            for name, target in has_target.items()
         ]
         return every, "all targets of matrix.yaml, each on its own, without fallback to another"
     kind = classify(model.name, model_class=model.model_class, architecture=model.architecture)
-    named = spec.targets.get(request.device)
+    named = has_target.get(request.device)
     preferred = None if request.device == AUTO else named.backend if named else request.device
     order = order_of(kind, preferred=preferred, measured=[hardware for hardware in measured if hardware != preferred])
-    targets = {target.backend: name for name, target in reversed(spec.targets.items())}  # the first of each kind
+    targets = {target.backend: name for name, target in reversed(has_target.items())}  # the first of each kind
+    if site.dtype is not None:
+        order = tuple(dict.fromkeys((*(hardware for hardware in order if hardware in targets), *reversed(targets))))
     if named is not None:
         targets[named.backend] = request.device
     if request.search is not None:

@@ -6,13 +6,14 @@ The policy depends only on statuses and hardware, so that a run of cells, the re
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.faults.catalogue import UNMATCHED, advice_for
 from hwmatrix.knowledge.adapting import short_of_memory, smaller_batch
 from hwmatrix.knowledge.evidence import Evidence, Nearness
-from hwmatrix.records import Backend, Dtype, Execution, Isolation, ModelPlan, Size, Status
+from hwmatrix.records import Backend, Dtype, Execution, Isolation, ModelPlan, Settings, Size, Status
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
@@ -281,12 +282,17 @@ def _reason_suffix(tried: Tried) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Likeness:
-    """Selects comparable rows: of this model and size, on this machine, in this isolation."""
+    """Selects comparable rows: of this model and size, on this machine, in this isolation.
+
+    ``settings`` are those of each target by name; a row with another precision, sequence length or number of threads does not count. None:
+    any do. The batch may differ, as times are compared by sample.
+    """
 
     model: ModelPlan
     size: Size
     host: str
     isolation: Isolation
+    settings: Mapping[str, Settings] | None = None
 
     def rows(self, evidence: Sequence[Evidence]) -> list[Evidence]:
         """The rows that passed on real hardware and were timed, the newest first."""
@@ -297,7 +303,14 @@ class Likeness:
             and (row.size, row.host, row.isolation) == (self.size, self.host, self.isolation)
             and (row.status, row.execution) == (Status.PASS, Execution.HARDWARE)
             and row.p50_ms is not None
+            and self._has_the_settings(row)
         ]
+
+    def _has_the_settings(self, row: Evidence) -> bool:
+        if self.settings is None:
+            return True
+        here = self.settings.get(row.target)
+        return here is not None and (row.dtype, row.sequence_length, row.threads) == (here.dtype, here.sequence_length, here.threads)
 
 
 def measured_hardware(evidence: Sequence[Evidence], like: Likeness) -> tuple[str, ...]:

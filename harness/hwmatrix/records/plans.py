@@ -286,6 +286,8 @@ def cell_command(model: ModelPlan, cell: CellPlan, plan: Plan) -> str:
     if model.batch_asked or model.memory_asked:
         tested = f"--model {shlex.quote(model.selector or model.name)} --size {cell.size.value} --device {cell.target}"
         tested += f" --memory {cell.limits.memory_mb}" if model.memory_asked else ""
+        tested += f" --dtype {cell.settings.dtype.value}" if plan.dtypes else ""
+        tested += plan.axes.flags(model, cell.settings)
         return f"hwmatrix test {tested} --batch-size {cell.settings.batch} --isolation {isolation} --no-fallback"
     selected = f"--models {shlex.quote(model.selector or model.name)} --size {cell.size.value} --targets {cell.target}"
     settings = cell.settings

@@ -36,11 +36,12 @@ sizes:
 tolerances:
   float32: {relative_error: 1.0e-3, reason: rounding}
   float16: {relative_error: 1.0e-2, reason: rounding}
+  a16w8: {relative_error: 1.0e-1, reason: rounding}
 targets:
   cpu: {backend: cpu, image: cpu, dtypes: [float32, float16]}
   openvino: {backend: openvino, image: openvino}
   cuda: {backend: cuda, image: cuda, base: torch-cuda}
-  qnn: {backend: qnn, image: qnn, base: python, execution: emulated, dtypes: [float16, float32]}
+  qnn: {backend: qnn, image: qnn, base: python, execution: emulated, dtypes: [float16, float32], more_dtypes: [a16w8]}
 models:
   bert: {family: embedding, architecture: bert, class: BertModel, hub_id: google-bert/bert-base-uncased}
   vit: {family: vision, architecture: vit, class: ViTModel}
@@ -125,6 +126,32 @@ def test_a_type_of_transformers(
     (trial,) = tested("--model", name, "--device", "openvino", "--batch-size", "4")["trials"]
     assert (trial["status"], trial["batch"]) == ("pass", 4)
     assert executor.ran == [f"{name}/tiny/openvino/float32/b4-s16-t1"]
+
+
+def test_the_settings_of_an_attempt(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
+    asked = ("--dtype", "float16", "--sequence-length", "32", "--threads", "1")
+    (trial,) = tested("--model", "bert", "--device", "qnn", *asked)["trials"]
+    assert (trial["dtype"], trial["sequence_length"], trial["threads"], trial["status"]) == ("float16", 32, 1, "pass")
+    assert executor.ran == ["bert/tiny/qnn/float16/b2-s32-t1"]
+    assert f" --dtypes float16{' '.join(('', *asked[2:]))} " in trial["command"]
+    (trial,) = tested("--model", "bert", "--device", "qnn", "--batch-size", "3", *asked)["trials"]
+    assert f" --device qnn {' '.join(asked)} --batch-size 3 " in trial["command"]
+
+
+def test_only_hardware_that_has_the_precision_is_tried(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
+    (trial,) = tested("--model", "bert", "--dtype", "a16w8")["trials"]
+    assert attempts(trial) == [("qnn", 2, "pass")]  # without a precision, it is not in the order of text at all
+    assert executor.ran == ["bert/tiny/qnn/a16w8/b2-s16-t1"]
+    trials = tested("--model", "bert", "--dtype", "a16w8", "--all-hardware")["trials"]
+    assert [trial["target"] for trial in trials] == ["qnn"]
+    executor.script = {"qnn": [Status.UNSUPPORTED]}
+    (trial,) = tested("--model", "bert", "--device", "qnn", "--dtype", "float16")["trials"]
+    assert attempts(trial) == [("qnn", 2, "unsupported"), ("cpu", 2, "pass")]
+
+
+def test_a_search_in_another_precision(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
+    tested("--model", "bert", "--device", "qnn", "--dtype", "a16w8", "--largest-batch", "--max-batch", "2")
+    assert executor.ran == ["bert/tiny/qnn/a16w8/b1-s16-t1", "bert/tiny/qnn/a16w8/b2-s16-t1"]
 
 
 def test_missing_hardware_is_replaced_by_the_next_in_order(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
@@ -371,6 +398,11 @@ def test_another_output_folder(project: Path, tested: Callable[..., dict[str, An
         (("--model", "bert", "--retries", "-1"), "--retries"),
         (("--device", "cpu"), "--model"),
         (("--model", "./nowhere"), "nowhere"),
+        (("--model", "bert", "--dtype", "int9"), "--dtype"),
+        (("--model", "bert", "--dtype", "int4"), "matrix.yaml lists no int4 for any target"),
+        (("--model", "bert", "--device", "cpu", "--dtype", "a16w8"), "matrix.yaml lists no a16w8 for cpu"),
+        (("--model", "vit", "--sequence-length", "32"), "none of these models takes text: vit"),
+        (("--model", "bert", "--threads", "4096"), "on more threads than there are cores"),
     ],
 )
 def test_mistakes_are_reported_before_anything_runs(
