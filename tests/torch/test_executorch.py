@@ -53,7 +53,13 @@ def test_xnnpack_takes_what_it_can_and_the_rest_is_named() -> None:
     assert lowered.delegates == 1
     assert lowered.delegated.total() >= 2, "the linear layer and the activation"
     assert lowered.kernels == {"aten::embedding.out": 1}
+    assert (lowered.delegated_weights, lowered.constants) == (4 * (8 * 8 + 8), 4 * 16 * 8), "the linear layer's, and the embedding's"
+    assert lowered.planned >= 4 * 4 * 8, "what the embedding gives to the linear layer"
     program = runtime.Program(lowered.data, kernels=lowered.kernels)
+    times = program.times(exported.values(IDS))
+    assert times is not None
+    assert times.delegates_ms > 0
+    assert times.kernels_ms.keys() == {"embedding.out"}
     torch.testing.assert_close(exported.named(program.run(exported.values(IDS)))["result"], expected)
     others = {"input_ids": torch.tensor([[3, 3, 0, 9]])}
     assert not torch.equal(exported.named(program.run(exported.values(others)))["result"], expected), "the inputs are arguments"

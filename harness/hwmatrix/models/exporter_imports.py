@@ -46,6 +46,7 @@ _OPENVINO: Final = (
 )
 _EXECUTORCH: Final = (
     "executorch.backends.xnnpack.partition.xnnpack_partitioner",
+    "executorch.devtools",
     "executorch.exir",
     "executorch.runtime",
     "transformers.exporters.exporter_executorch",

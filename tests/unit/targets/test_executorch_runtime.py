@@ -135,6 +135,52 @@ def test_a_run_that_ends_with_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.error_type == "executorch_failed"
 
 
+def recorded(monkeypatch: pytest.MonkeyPatch, events: list[Any]) -> None:
+    """Let the package's tool find these events of an execution."""
+
+    def inspector(*, etdump_path: str) -> Any:
+        assert Path(etdump_path).read_bytes() == b"events"
+        return SimpleNamespace(event_blocks=[SimpleNamespace(name="Default", events=[]), SimpleNamespace(name="Execute", events=events)])
+
+    module = ModuleType("executorch.devtools")
+    module.Inspector = inspector  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "executorch.devtools", module)
+
+
+def event(name: str, *raw_ms: float) -> Any:
+    return SimpleNamespace(name=name, perf_data=SimpleNamespace(raw=list(raw_ms)))
+
+
+@pytest.mark.usefixtures("package")
+def test_the_time_of_a_run_is_that_of_its_calls_after_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped = [event("OPERATOR_CALL", 90.0, 9.0, 9.0, 9.0), event("Add (ND) #1", 7.0, 7.0, 7.0, 7.0)]
+    first, second = event("native_call_add.out", 50.0, 1.0, 2.0, 9.0), event("native_call_add.out", 50.0, 0.5, 0.5, 0.5)
+    recorded(
+        monkeypatch, [first, *wrapped, second, event("DELEGATE_CALL", 80.0, 3.0, 4.0, 5.0), event("DELEGATE_CALL", 8.0, 1.0, 1.0, 1.0)]
+    )
+    times = runtime.Program(b"program", kernels=()).times([1])
+    assert times == runtime.Times(delegates_ms=5.0, kernels_ms={"add.out": 2.5})
+    assert times.total_ms == 7.5
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    "events", [[], [event("native_call_add.out", 1.0)], [SimpleNamespace(name="DELEGATE_CALL", perf_data=None)], [None]]
+)
+def test_times_that_cannot_be_read_are_none(monkeypatch: pytest.MonkeyPatch, events: list[Any]) -> None:
+    recorded(monkeypatch, events)
+    assert runtime.Program(b"program", kernels=()).times([1]) is None
+
+
+@pytest.mark.usefixtures("package")
+def test_a_large_program_is_not_loaded_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(monkeypatch, [event("DELEGATE_CALL", 3.0, 3.0)])
+    program = runtime.Program(b"program", kernels=())
+    assert program.times([1]) is not None
+    monkeypatch.setattr(runtime, "_MOST_BYTES", 6)
+    assert program.times([1]) is None
+
+
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize(
     ("last", "told"),
@@ -148,14 +194,7 @@ def test_a_run_that_ends_with_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_run_that_fails_is_recorded_once_more_to_name_the_call(monkeypatch: pytest.MonkeyPatch, last: list[str], told: str) -> None:
-    def inspector(*, etdump_path: str) -> Any:
-        assert Path(etdump_path).read_bytes() == b"events"
-        events = [SimpleNamespace(name=name) for name in last]
-        return SimpleNamespace(event_blocks=[SimpleNamespace(name="Default", events=[]), SimpleNamespace(name="Execute", events=events)])
-
-    module = ModuleType("executorch.devtools")
-    module.Inspector = inspector  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "executorch.devtools", module)
+    recorded(monkeypatch, [SimpleNamespace(name=name, perf_data=None) for name in last])
     monkeypatch.setattr(Method, "fails", "method->execute() failed with error 0x12")
     with pytest.raises(CellFailure, match=told):
         runtime.Program(b"program", kernels=()).run([1])

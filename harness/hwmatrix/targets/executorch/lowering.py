@@ -19,7 +19,7 @@ from hwmatrix.targets.executorch.descriptor import TORCH, TRANSFORMERS
 from hwmatrix.targets.executorch.operators import Replacing, drop_shifts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     Load = Callable[[], torch.nn.Module]
     Tensors = Mapping[str, torch.Tensor]
@@ -71,13 +71,17 @@ class Exported:
 class Lowered:
     """A program as bytes, with the number of nodes by operator: ``delegated`` to XNNPACK, in ``delegates`` parts, and of kernels.
 
-    ``kernels`` are the calls that the runtime executes itself, with the names of its registry (``aten::embedding.out``).
+    ``kernels`` are the calls that the runtime executes itself, with the names of its registry (``aten::embedding.out``). In bytes:
+    ``delegated_weights`` of the delegates, ``constants`` of the kernels, and ``planned`` for the values that are passed between calls.
     """
 
     data: bytes
     delegates: int
     delegated: Counter[str]
     kernels: Counter[str]
+    delegated_weights: int = 0
+    constants: int = 0
+    planned: int = 0
 
 
 def make(load: Load, inputs: Tensors, *, only: str | None = None, samples: Sequence[Tensors] = ()) -> tuple[Exported, Lowered]:
@@ -236,20 +240,36 @@ def lower(program: torch.export.ExportedProgram) -> Lowered:
         compile_config=_get_edge_compile_config("xnnpack"),  # the operators outside the core set that its own exporter lets through
     )
     made = edge.to_executorch()
-    delegates, delegated = _delegated(made.exported_program().graph_module)
-    return Lowered(data=made.buffer, delegates=delegates, delegated=delegated, kernels=_kernels(made.executorch_program))
+    parts = _parts(made.exported_program().graph_module)
+    emitted: Any = made.executorch_program
+    return Lowered(
+        data=made.buffer,
+        delegates=len(parts),
+        delegated=_delegated(parts),
+        kernels=_kernels(emitted),
+        delegated_weights=_weights(parts),
+        constants=sum(len(buffer.storage) for buffer in emitted.constant_buffer),
+        planned=sum(sum(plan.non_const_buffer_sizes) for plan in emitted.execution_plan),
+    )
 
 
-def _delegated(module: torch.nn.Module) -> tuple[int, Counter[str]]:
-    """Count the delegates of a lowered graph and the nodes inside, also in its branches and loops."""
-    delegates, nodes = 0, Counter[str]()
-    for part in module.modules():
-        original = getattr(part, "original_module", None)  # of a lowered part only
-        if original is not None:
-            delegates += 1
-            nodes.update(_operator(node.target) for node in original.graph.nodes if node.op == "call_function")
+def _parts(module: torch.nn.Module) -> list[torch.export.ExportedProgram]:
+    """The parts of a lowered graph that were given to delegates, as they were before, also in its branches and loops."""
+    originals = (getattr(part, "original_module", None) for part in module.modules())  # a lowered part has it
+    return [original for original in originals if original is not None]
+
+
+def _delegated(parts: Iterable[torch.export.ExportedProgram]) -> Counter[str]:
+    """Count the nodes of delegated parts by operator."""
+    nodes = Counter(_operator(node.target) for part in parts for node in part.graph.nodes if node.op == "call_function")
     nodes.pop("getitem", None)
-    return delegates, nodes
+    return nodes
+
+
+def _weights(parts: Iterable[torch.export.ExportedProgram]) -> int:
+    """The bytes of the weights of delegated parts; those that several parts share count once."""
+    tensors = (tensor for part in parts for tensor in (*part.state_dict.values(), *part.constants.values()))
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor)}.values())
 
 
 def _operator(target: Any) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import re
+import statistics
 import tempfile
 import warnings
+from collections import defaultdict
+from collections.abc import Mapping
 from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -49,6 +53,9 @@ _EXECUTION: Final = "Execute"
 _DELEGATE_CALL: Final = "DELEGATE_CALL"
 _KERNEL_CALL: Final = "native_call_"
 """How the names of the events of kernels begin: ``native_call_convolution.out``."""
+_RUNS: Final = 6
+_MOST_BYTES: Final = 256 * 2**20
+"""The largest program that is loaded a second time."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -102,6 +109,19 @@ def use_threads(number: int) -> None:
     portable_lib._unsafe_reset_threadpool(number)  # noqa: SLF001 - the only way; unsafe while a program runs
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Times:
+    """Milliseconds of one run, with its events recorded: in XNNPACK's delegates, and in the runtime's own kernels by name."""
+
+    delegates_ms: float
+    kernels_ms: Mapping[str, float]
+
+    @property
+    def total_ms(self) -> float:
+        """All of it."""
+        return self.delegates_ms + sum(self.kernels_ms.values())
+
+
 class Program:
     """A program in the runtime, ready to run."""
 
@@ -137,9 +157,36 @@ class Program:
             raise explained(error, last=_last_call(self._data, values)) from error
         return found
 
+    def times(self, values: Sequence[Any]) -> Times | None:
+        """Run the program a few times more, loaded anew with its events recorded, and return the median of each call.
+
+        None: it takes too much memory to be loaded twice, or its events cannot be read. The first run, which is slower, does not count.
+        """
+        if len(self._data) > _MOST_BYTES:
+            return None
+        calls = _calls(self._data, values, runs=_RUNS)
+        timed = [(name, statistics.median(spent[1:])) for name, spent in calls if len(spent) > 1]
+        if not timed:
+            return None
+        kernels_ms: defaultdict[str, float] = defaultdict(float)
+        for name, spent_ms in timed:
+            if name != DELEGATE:
+                kernels_ms[name] += spent_ms
+        return Times(delegates_ms=sum(spent_ms for name, spent_ms in timed if name == DELEGATE), kernels_ms=kernels_ms)
+
 
 def _last_call(data: bytes, values: Sequence[Any]) -> str | None:
-    """Run a failing program once more, with its events recorded. Return the last call, which is the one that failed; None: not known."""
+    """Run a failing program once more. Return its last call, which is the one that failed; None: not known."""
+    calls = _calls(data, values, runs=1)
+    return calls[-1][0] if calls else None
+
+
+def _calls(data: bytes, values: Sequence[Any], *, runs: int) -> list[tuple[str, list[float]]]:
+    """Run a program with its events recorded. Return its calls in order, each with its milliseconds in every run; empty: not known.
+
+    A call is a kernel by name, or :data:`DELEGATE`. If the runtime ends a run with an error, the calls are those that came before it, and
+    the one that failed.
+    """
     from executorch.runtime import Runtime
 
     try:
@@ -148,18 +195,24 @@ def _last_call(data: bytes, values: Sequence[Any]) -> str | None:
         with tempfile.TemporaryDirectory(prefix="hwmatrix-executorch-") as folder:
             program = Runtime.get().load_program(data, enable_etdump=True)
             with contextlib.suppress(RuntimeError):
-                program.load_method(_METHOD).execute(values)
+                method = program.load_method(_METHOD)
+                for _ in range(runs):
+                    method.execute(values)
             events, values_of = Path(folder) / "events.etdp", Path(folder) / "values.bin"
             program.write_etdump_result_to_file(str(events), str(values_of))
             blocks = Inspector(etdump_path=str(events)).event_blocks
-        names = [str(event.name) for block in blocks if block.name == _EXECUTION for event in block.events]
-    except Exception as failure:  # noqa: BLE001 - what the tool raises must not hide the runtime's own error
-        _LOG.info("the events of a failing program cannot be read: %s", failure)
-        return None
-    calls = [name for name in names if name.startswith(_KERNEL_CALL) or name == _DELEGATE_CALL]
-    if not calls:
-        return None
-    return DELEGATE if calls[-1] == _DELEGATE_CALL else calls[-1].removeprefix(_KERNEL_CALL)
+        found = [event for block in blocks if block.name == _EXECUTION for event in block.events]
+        return [
+            (
+                DELEGATE if event.name == _DELEGATE_CALL else event.name.removeprefix(_KERNEL_CALL),
+                list(event.perf_data.raw) if event.perf_data is not None else [],
+            )
+            for event in found
+            if event.name == _DELEGATE_CALL or event.name.startswith(_KERNEL_CALL)
+        ]
+    except Exception as failure:  # noqa: BLE001 - what the tool raises must neither hide the runtime's own error nor end a cell
+        _LOG.info("the events of a program cannot be read: %s", failure)
+        return []
 
 
 def explained(error: RuntimeError, *, last: str | None = None) -> Exception:

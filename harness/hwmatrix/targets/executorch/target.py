@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _MOST: Final = 12
 """How many operators outside delegates are listed by name."""
+_SLOWEST: Final = 3
+"""Of how many of them the share of the time is told."""
 
 
 class Executorch:
@@ -131,7 +133,22 @@ class Executorch:
             listed = [f"{name} {count}" for name, count in kernels.most_common(_MOST)]
             more = [f"{len(kernels) - _MOST} other operators"] if len(kernels) > _MOST else []
             detail += f"; the runtime's own kernels: {', '.join([*listed, *more])}"
+        detail += f"; {self._shares()}"
         return Placement(on_target=inside / total if total else 0.0, detail=detail)
+
+    def _shares(self) -> str:
+        """What the delegates and the kernels take of the time, and have of the memory, in words."""
+        assert self._lowered is not None  # noqa: S101 - the order of the protocol
+        assert self._program is not None  # noqa: S101 - the order of the protocol
+        lowered, times = self._lowered, self._program.times(self._values)
+        memory = f"{_mib(lowered.delegated_weights)} of weights in {runtime.DELEGATE}, {_mib(lowered.constants)} outside"
+        memory += f", {_mib(lowered.planned)} for values between calls"
+        if times is None or not times.total_ms:
+            return memory
+        slowest = sorted(times.kernels_ms.items(), key=lambda one: -one[1])[:_SLOWEST]
+        spent = [(runtime.DELEGATE, times.delegates_ms), *slowest]
+        told = ", ".join(f"{spent_ms / times.total_ms:.0%} in {name}" for name, spent_ms in spent)
+        return f"of the time {told}; {memory}"
 
     def device_use(self) -> None:
         """Return None: the CPU uses the host's memory."""
@@ -142,6 +159,10 @@ class Executorch:
 
         assert self._exported is not None  # noqa: S101 - the order of the protocol
         return trace_graph(self._exported, _tensors(bundle.input_arrays()))
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.2f} MiB"
 
 
 def _tensors(inputs: Arrays) -> dict[str, torch.Tensor]:
