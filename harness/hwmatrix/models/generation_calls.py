@@ -116,8 +116,8 @@ def _with_masked_end(model: Any, prompt: Prompt) -> _Tensors:
     return inputs
 
 
-def samples(model: Any, prompt: Prompt) -> Samples:
-    """What to trace a model with, made of a prompt.
+def samples(model: Any, prompt: Prompt, *, joint: bool = True) -> Samples:
+    """What to trace a model with, made of a prompt. ``joint``: with one graph for the prompt and the tokens after it, if that is possible.
 
     Raises:
         FactoryError: ``generate`` does not call the model once for each token, or changes the state between two calls
@@ -140,8 +140,9 @@ def samples(model: Any, prompt: Prompt) -> Samples:
     if changed:
         message = f"generate changes {changed[0]} between two steps: from the shape {list(before[changed[0]])}"
         raise FactoryError(f"{message} to {list(_shapes(decode.state)[changed[0]])}, which no graph does", error_type="no_generation")
-    both = _two_tokens(decode, calls[_TRACED_PASS + 1]) if _is_text(prompt) and _only_attends(decode) else None
-    if both is not None and not model.config.is_encoder_decoder:
+    alike = joint and _is_text(prompt) and _only_attends(decode) and not model.config.is_encoder_decoder
+    both = _two_tokens(decode, calls[_TRACED_PASS + 1]) if alike else None
+    if both is not None:
         return Samples(prefill=None, decode=_arguments(both))
     return Samples(prefill=_arguments(calls[0]), decode=_arguments(decode))
 

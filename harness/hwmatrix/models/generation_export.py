@@ -19,7 +19,7 @@ from hwmatrix.models.onnx_graph import INPUT_PREFIX, OUTPUT_PREFIX
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     import numpy as np
     import torch
@@ -56,13 +56,16 @@ class GraphInput:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Graph:
-    """A graph: its file, its inputs, and the own name of each output by the graph's name; ``logits`` is one of them."""
+class Takes:
+    """What the graph of a component (``prefill`` or ``decode``) takes."""
 
     component: str
-    path: Path
     inputs: tuple[GraphInput, ...]
-    outputs: dict[str, str]
+
+    @property
+    def states(self) -> frozenset[str]:
+        """The own names of what it takes from the step before."""
+        return frozenset(each.own for each in self.inputs if each.state)
 
     def feed(self, given: Mapping[str, Array]) -> dict[str, Array]:
         """The arguments of a step by the names of the graph's inputs, without its state.
@@ -89,6 +92,14 @@ class Graph:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Graph(Takes):
+    """A graph: its file, its inputs, and the own name of each output by the graph's name; ``logits`` is one of them."""
+
+    path: Path
+    outputs: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerationExport:
     """The verified graphs of a model. ``prefill`` None: ``decode`` processes prompts, too, with an empty state.
 
@@ -109,7 +120,7 @@ class GenerationExport:
     @property
     def states(self) -> frozenset[str]:
         """The own names of what decoding takes from the step before."""
-        return frozenset(each.own for each in self.decode.inputs if each.state)
+        return self.decode.states
 
     def graph_of(self, step: int) -> Graph:
         """The graph that computes a step."""
@@ -137,7 +148,7 @@ def make_onnx(bundle: Bundle, folder: Path) -> dict[str, Any]:
     def load() -> Any:
         return onnx_exporters.loaded(bundle, cache=True)
 
-    opsets, still = list[int](), _still(bundle)
+    opsets, still = list[int](), still_of(bundle)
 
     def export(sample: Mapping[str, Any], component: str) -> dict[str, Any]:
         program, prepared = onnx_exporters.traced_with_any_shape(load, sample, onnx_exporters.with_any_shape, still=still)
@@ -148,7 +159,7 @@ def make_onnx(bundle: Bundle, folder: Path) -> dict[str, Any]:
         return {"file": file, **described}
 
     model = load()
-    samples = _samples(model, bundle)
+    samples = samples_of(model, bundle)
     graphs = _graphs(samples, export)
     return _fields(model, graphs, f"transformers ONNX export of {' and '.join(graphs)}, opset {max(opsets)}")
 
@@ -169,7 +180,7 @@ def make_openvino(bundle: Bundle, folder: Path) -> dict[str, Any]:
         return model
 
     model = load()
-    samples, still = _samples(model, bundle), _still(bundle)
+    samples, still = samples_of(model, bundle), still_of(bundle)
 
     def traced(model: torch.nn.Module, given: dict[str, Any], axes: dict[str, Any] | None) -> Any:
         from transformers.exporters.configs import OpenVINOConfig
@@ -190,14 +201,20 @@ def make_openvino(bundle: Bundle, folder: Path) -> dict[str, Any]:
         openvino.save_model(program, folder / file, compress_to_fp16=False)
         outputs = [next(iter(port.get_names())) for port in program.outputs]
         inputs = [_described_port(port, state) for port in program.inputs]
-        return {"file": file, "inputs": inputs, "outputs": {name: _own_output(name) for name in outputs}}
+        return {"file": file, "inputs": inputs, "outputs": {name: own_output(name) for name in outputs}}
 
     graphs = _graphs(samples, export)
     how = "stateful" if samples.prefill is None else "the cache as inputs and outputs"
     return _fields(model, graphs, f"transformers OpenVINO export of {' and '.join(graphs)}, {how}")
 
 
-def _samples(model: Any, bundle: Bundle) -> Samples:
+def samples_of(model: Any, bundle: Bundle, *, joint: bool = True) -> Samples:
+    """What to trace a bundle's model with: made of its first prompt (:func:`generation_calls.samples`).
+
+    Raises:
+        FactoryError: the reference's passes are no steps of a graph (``no_generation``).
+        UnmakableError: the bundle has nothing to generate (``no_generation``).
+    """
     import torch
 
     from hwmatrix.models import generation_calls
@@ -205,10 +222,10 @@ def _samples(model: Any, bundle: Bundle) -> Samples:
 
     asked = bundle.generation().forced[0]
     inputs = {name: torch.from_numpy(array) for name, array in asked.inputs.items()}
-    return generation_calls.samples(model, Prompt(name=asked.name, inputs=inputs, tokens=torch.from_numpy(asked.tokens)))
+    return generation_calls.samples(model, Prompt(name=asked.name, inputs=inputs, tokens=torch.from_numpy(asked.tokens)), joint=joint)
 
 
-def _still(bundle: Bundle) -> frozenset[str]:
+def still_of(bundle: Bundle) -> frozenset[str]:
     """The arguments that have the same shape in every prompt, such as an image."""
     forced = bundle.generation().forced
     shapes = [{(name, array.shape) for name, array in prompt.inputs.items()} for prompt in forced]
@@ -223,10 +240,19 @@ def _graphs(samples: Samples, export: Callable[[Mapping[str, Any], str], dict[st
         if sample is not None
     }
     needed = {each["own"] for each in found[DECODE]["inputs"] if each["state"]}
-    lacking = sorted(needed - set(found.get(PREFILL, found[DECODE])["outputs"].values()))
+    check_given(needed, found.get(PREFILL, found[DECODE])["outputs"].values())
+    return found
+
+
+def check_given(needed: Collection[str], given: Iterable[str]) -> None:
+    """Check that the first step gives every state that decoding needs.
+
+    Raises:
+        ValueError: it does not.
+    """
+    lacking = sorted(set(needed) - set(given))
     if lacking:
         raise ValueError(f"no step gives the state that the exported decode takes: {', '.join(lacking[:_SOME])}")
-    return found
 
 
 def _fields(model: Any, graphs: Mapping[str, Any], method: str) -> dict[str, Any]:
@@ -280,13 +306,13 @@ def _described_onnx(program: Any, sample: Mapping[str, Any], prepared: Mapping[s
             continue
         shape = [size if isinstance(size, int) else None for size in value.shape]
         inputs.append({"name": value.name, "own": own, "shape": shape, "dtype": value.dtype.numpy().name, "state": own in states})
-    outputs = {str(value.name): _own_output(str(value.name)) for value in program.graph.outputs}
+    outputs = {str(value.name): own_output(str(value.name)) for value in program.graph.outputs}
     if LOGITS not in outputs.values():
         raise ValueError(f"the exported graph has no logits: {', '.join(outputs)}")
     return {"inputs": inputs, "outputs": outputs}
 
 
-def _own_output(name: str) -> str:
+def own_output(name: str) -> str:
     """The own name of a graph's output: of a state, the name that the next step has for it."""
     own = name.removeprefix(OUTPUT_PREFIX)
     return _ENCODED[1] if own == _ENCODED[0] else own

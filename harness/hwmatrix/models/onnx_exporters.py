@@ -81,7 +81,7 @@ def traced_with_any_shape(
     def made(*, fixed: Sequence[str] = (), some: bool = False) -> tuple[Any, dict[str, torch.Tensor]]:
         model, given = load(), dict(sample)
         with with_extents(model, given, fixed), _no_warnings():
-            program = export(model, given, _dynamic_axes(model, given, sample.keys() - still) if some else None)
+            program = export(model, given, dynamic_axes(model, given, sample.keys() - still) if some else None)
         return program, {name: tensor for name, tensor in get_leaf_tensors(given).items() if name not in known}
 
     tensors = {name: value for name, value in sample.items() if hasattr(value, "is_floating_point")}
@@ -103,7 +103,7 @@ def traced_with_any_shape(
         raise
 
 
-def _dynamic_axes(model: torch.nn.Module, sample: Mapping[str, Any], dynamic: Collection[str]) -> dict[str, Any]:
+def dynamic_axes(model: torch.nn.Module, sample: Mapping[str, Any], dynamic: Collection[str]) -> dict[str, Any]:
     """The axes of all arguments of the exporter for torch.export: those of the ``dynamic`` ones are free, the others have one size."""
     from transformers.exporters.exporter_dynamo import get_auto_dynamic_shapes
     from transformers.exporters.utils import prepare_for_export

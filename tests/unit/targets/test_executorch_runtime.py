@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hwmatrix.errors import CellFailure, OutOfMemoryError, UnavailableError, UnsupportedError
+from hwmatrix.records import Dtype
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.targets.executorch import runtime
 
@@ -206,9 +207,9 @@ def test_an_error_without_a_known_code_is_left_as_it_is(told: str) -> None:
     assert runtime.explained(error) is error
 
 
-def test_a_cell_that_generates_is_told_why_not() -> None:
+def test_it_generates_in_float32_and_names_its_exporters() -> None:
     descriptor = descriptor_of("executorch")
-    assert not descriptor.generates
-    assert "forward pass" in (descriptor.no_generation or "")
+    assert descriptor.generates
+    assert set(descriptor.precisions) - set(descriptor.forward_only) == {Dtype.FLOAT32}
     assert descriptor.export_of("torch export, lowered to XNNPACK") == "torch"
     assert descriptor.export_of("transformers export, lowered to XNNPACK, with constant image_sizes") == "transformers"

@@ -21,5 +21,6 @@ EXECUTORCH: Final = Descriptor(
     precisions=(Dtype.FLOAT32, Dtype.A8W8),
     exports=(TRANSFORMERS, TORCH),
     script="executorch",
-    no_generation="hwmatrix does not generate with ExecuTorch: programs are lowered for one forward pass with fixed shapes",
+    generates=True,
+    forward_only=(Dtype.A8W8,),
 )

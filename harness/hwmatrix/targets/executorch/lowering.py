@@ -106,7 +106,7 @@ def make(load: Load, inputs: Tensors, *, only: str | None = None, samples: Seque
             elif only is None:
                 first = failure
                 continue
-            named = _unsupported(failure) or _unsupported(first)
+            named = unsupported(failure) or unsupported(first)
             if named is None:
                 raise
             raise named from failure
@@ -224,8 +224,12 @@ def _described(
     )
 
 
-def lower(program: torch.export.ExportedProgram) -> Lowered:
-    """Give XNNPACK all that it takes, and turn the rest into calls of the runtime's kernels. Call it within :func:`patched`."""
+def lower(program: torch.export.ExportedProgram, *, checked: bool = True) -> Lowered:
+    """Give XNNPACK all that it takes, and turn the rest into calls of the runtime's kernels. Call it within :func:`patched`.
+
+    ``checked`` False leaves out ExecuTorch's own check of the graph, which turns a dynamic first axis into a constant (1.5): it takes the
+    length of a tensor as the number of an operator's results.
+    """
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower
     from transformers.exporters.exporter_executorch import _get_edge_compile_config
@@ -234,11 +238,9 @@ def lower(program: torch.export.ExportedProgram) -> Lowered:
     drop_shifts(program.graph_module)
     apply_fx_program_fixes("executorch", program)
     apply_fx_node_fixes("executorch", program.graph_module)
-    edge = to_edge_transform_and_lower(
-        program,
-        partitioner=[XnnpackPartitioner()],
-        compile_config=_get_edge_compile_config("xnnpack"),  # the operators outside the core set that its own exporter lets through
-    )
+    config = _get_edge_compile_config("xnnpack")  # with the operators outside the core set that its own exporter lets through
+    config._check_ir_validity &= checked  # noqa: SLF001 - a documented field in spite of its name
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()], compile_config=config)
     made = edge.to_executorch()
     parts = _parts(made.exported_program().graph_module)
     emitted: Any = made.executorch_program
@@ -312,7 +314,7 @@ def patched() -> Iterator[None]:
         yield
 
 
-def _unsupported(failure: Exception | None) -> UnsupportedError | None:
+def unsupported(failure: Exception | None) -> UnsupportedError | None:
     """The failure in our words, if it names operators that ExecuTorch does not have."""
     if failure is None or isinstance(failure, UnsupportedError):
         return failure

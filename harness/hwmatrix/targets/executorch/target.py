@@ -14,15 +14,17 @@ from hwmatrix.models.onnx_exporters import loaded
 from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.executorch import lowering, runtime
 from hwmatrix.targets.executorch.descriptor import EXECUTORCH
+from hwmatrix.targets.executorch.generator import make as make_generator
 from hwmatrix.targets.torch.device import preload_torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
-    from hwmatrix.targets.protocol import Arrays
+    from hwmatrix.targets.executorch.generator import Generator
+    from hwmatrix.targets.protocol import Arrays, OnStep
 
 _MOST: Final = 12
 """How many operators outside delegates are listed by name."""
@@ -44,6 +46,7 @@ class Executorch:
         self._lowered: lowering.Lowered | None = None
         self._program: runtime.Program | None = None
         self._values: list[Any] = []
+        self._generator: Generator | None = None
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
@@ -140,7 +143,8 @@ class Executorch:
         """What the delegates and the kernels take of the time, and have of the memory, in words."""
         assert self._lowered is not None  # noqa: S101 - the order of the protocol
         assert self._program is not None  # noqa: S101 - the order of the protocol
-        lowered, times = self._lowered, self._program.times(self._values)
+        lowered = self._lowered
+        times = self._program.times(self._values) if self._generator is None else self._generator.times()
         memory = f"{_mib(lowered.delegated_weights)} of weights in {runtime.DELEGATE}, {_mib(lowered.constants)} outside"
         memory += f", {_mib(lowered.planned)} for values between calls"
         if times is None or not times.total_ms:
@@ -149,6 +153,31 @@ class Executorch:
         spent = [(runtime.DELEGATE, times.delegates_ms), *slowest]
         told = ", ".join(f"{spent_ms / times.total_ms:.0%} in {name}" for name, spent_ms in spent)
         return f"of the time {told}; {memory}"
+
+    def load_generator(self, bundle: Bundle) -> int:
+        """Return the model's number of parameters. It is loaded when it is exported."""
+        self._bundle = bundle
+        return bundle.parameters
+
+    def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the bundle has all prompts
+        """Export and lower prefill and decoding for lengths up to that of the longest prompt, and load the programs.
+
+        Raises:
+            UnsupportedError: ExecuTorch does not know an operator of the model, or its runtime has no kernel for it: the message names it.
+        """
+        assert self._bundle is not None  # noqa: S101 - the order of the protocol
+        self._generator = make_generator(self._bundle)
+        self._lowered, self._program = self._generator.decode.lowered, self._generator.decode.program
+        return self._generator.method
+
+    def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
+        """Run the programs step by step."""
+        assert self._generator is not None  # noqa: S101 - the order of the protocol
+        self._generator.generate(prompt, on_step, forced=forced)
+
+    def cache_mb(self) -> float | None:
+        """The size of the cache between two steps."""
+        return self._generator.cache_mb() if self._generator is not None else None
 
     def device_use(self) -> None:
         """Return None: the CPU uses the host's memory."""
