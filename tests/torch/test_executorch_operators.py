@@ -46,6 +46,16 @@ def test_gelu(approximate: str) -> None:
     torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.parametrize("divisor", [5, -5, 2.5, torch.tensor([5, -5, 3, 1, 7])])
+@pytest.mark.parametrize("function", [torch.remainder, torch.Tensor.remainder, lambda values, divisor: values % divisor])
+def test_remainders_of_negative_numbers(function: Any, divisor: Any) -> None:
+    values = torch.tensor([7, -7, 60, -1, 0])
+    expected = function(values, divisor)
+    with operators.Replacing():
+        actual = function(values, divisor)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
 def test_only_a_shift_by_the_own_maximum_is_dropped() -> None:
     class Model(torch.nn.Module):
         def forward(self, values: Any, others: Any) -> tuple[Any, ...]:

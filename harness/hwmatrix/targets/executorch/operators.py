@@ -62,6 +62,13 @@ def _gelu(values: Tensor, *, approximate: str = "none") -> Any:
     return 0.5 * values * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (values + 0.044715 * values * values * values)))
 
 
+def _remainder(values: Any, divisor: Any) -> Any:
+    """The remainder of whole numbers, with the sign of the divisor. ExecuTorch's kernel (1.5) gives it that of the number: -7 % 5 is -2."""
+    if any((isinstance(each, torch.Tensor) and each.is_floating_point()) or isinstance(each, float) for each in (values, divisor)):
+        return NotImplemented
+    return values - torch.div(values, divisor, rounding_mode="floor") * divisor
+
+
 def drop_shifts(module: torch.fx.GraphModule) -> None:
     """Take the softmax of values instead of the values less their maximum, which is the same.
 
@@ -91,4 +98,10 @@ def _is_shifted(node: torch.fx.Node, axis: int) -> bool:
     return own is value and isinstance(along, int) and along % rank == axis % rank and kept == [True]
 
 
-_REPLACED: Final[dict[Any, Callable[..., Any]]] = {torch.conv3d: _conv3d, functional.gelu: _gelu}
+_REPLACED: Final[dict[Any, Callable[..., Any]]] = {
+    torch.conv3d: _conv3d,
+    functional.gelu: _gelu,
+    torch.remainder: _remainder,
+    torch.Tensor.remainder: _remainder,
+    torch.Tensor.__mod__: _remainder,
+}
