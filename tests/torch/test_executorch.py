@@ -80,6 +80,12 @@ def test_what_it_computes_wrongly_is_said_otherwise(forward: Callable[..., Any],
     torch.testing.assert_close(exported.named(result)["result"], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_maximum_of_four_dimensions_that_removes_its_axis_is_lowered() -> None:
+    exported, lowered, expected = made(lambda values: values.view(1, 2, 2, 8).max(dim=1).values)
+    result = runtime.Program(lowered.data, kernels=lowered.kernels).run(exported.values(IDS))
+    torch.testing.assert_close(exported.named(result)["result"], expected)
+
+
 def test_an_operator_outside_the_core_set_is_named() -> None:
     with pytest.raises(UnsupportedError) as caught:
         made(torch.lgamma)

@@ -56,6 +56,20 @@ def test_remainders_of_negative_numbers(function: Any, divisor: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("options", [{"dim": 1}, {"dim": -1}, {"dim": 1, "keepdim": True}, {}])
+@pytest.mark.parametrize("function", [torch.max, torch.Tensor.max])
+def test_the_largest_along_an_axis(function: Any, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    values = torch.randn(2, 3, 4)
+    expected = function(values, **options)
+    with operators.Replacing():
+        actual = function(values, **options)
+        assert torch.equal(torch.max(values, values.flip(1)), torch.maximum(values, values.flip(1)))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+    if options:
+        assert torch.equal(actual.indices, expected.indices)
+
+
 def test_only_a_shift_by_the_own_maximum_is_dropped() -> None:
     class Model(torch.nn.Module):
         def forward(self, values: Any, others: Any) -> tuple[Any, ...]:

@@ -69,6 +69,18 @@ def _remainder(values: Any, divisor: Any) -> Any:
     return values - torch.div(values, divisor, rounding_mode="floor") * divisor
 
 
+def _max(values: Tensor, dim: Any = None, keepdim: Any = None) -> Any:
+    """The largest values along an axis, which becomes the last one, is kept, and then removed.
+
+    XNNPACK's partitioner (ExecuTorch 1.5) takes a maximum along any axis of four, and its own serializer then refuses those along the first
+    two, and those that remove their axis.
+    """
+    if not isinstance(dim, int) or keepdim:
+        return NotImplemented
+    kept = torch.max(values.movedim(dim, -1), -1, keepdim=True)
+    return torch.return_types.max((kept.values.squeeze(-1), kept.indices.squeeze(-1)))
+
+
 def drop_shifts(module: torch.fx.GraphModule) -> None:
     """Take the softmax of values instead of the values less their maximum, which is the same.
 
@@ -104,4 +116,6 @@ _REPLACED: Final[dict[Any, Callable[..., Any]]] = {
     torch.remainder: _remainder,
     torch.Tensor.remainder: _remainder,
     torch.Tensor.__mod__: _remainder,
+    torch.max: _max,
+    torch.Tensor.max: _max,
 }
