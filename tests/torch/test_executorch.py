@@ -92,11 +92,17 @@ def test_an_operator_outside_the_core_set_is_named() -> None:
     assert caught.value.needs == ("aten::lgamma.default",)
 
 
+def test_an_order_is_made_of_the_largest() -> None:
+    exported, lowered, expected = made(lambda values: torch.cat([torch.sort(values).values, values.argsort(-1).float()], -1))
+    result = runtime.Program(lowered.data, kernels=lowered.kernels).run(exported.values(IDS))
+    torch.testing.assert_close(exported.named(result)["result"], expected)
+
+
 def test_an_operator_without_a_kernel_is_named() -> None:
-    _, lowered, _ = made(lambda values: torch.sort(values).values)
+    _, lowered, _ = made(lambda values: torch.cummax(values, -1).values)
     with pytest.raises(UnsupportedError) as caught:
         runtime.Program(lowered.data, kernels=lowered.kernels)
-    assert caught.value.needs == ("aten::sort.values",)
+    assert caught.value.needs == ("aten::cummax.out",)
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:4] + b"ET99" + data[8:], lambda data: data[: len(data) // 2]])

@@ -70,6 +70,16 @@ def test_the_largest_along_an_axis(function: Any, options: dict[str, Any]) -> No
         assert torch.equal(actual.indices, expected.indices)
 
 
+@pytest.mark.parametrize("options", [{}, {"dim": 0}, {"descending": True}, {"dim": 1, "stable": True}])
+@pytest.mark.parametrize("function", [torch.sort, torch.Tensor.sort, torch.argsort, torch.Tensor.argsort])
+def test_an_order(function: Any, options: dict[str, Any]) -> None:
+    values = torch.tensor([[3, 1, 2, 9], [7, 8, 0, 5], [6, 4, 11, 10]])
+    expected = function(values, **options)
+    with operators.Replacing():
+        actual = function(values, **options)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
 def test_only_a_shift_by_the_own_maximum_is_dropped() -> None:
     class Model(torch.nn.Module):
         def forward(self, values: Any, others: Any) -> tuple[Any, ...]:

@@ -81,6 +81,24 @@ def _max(values: Tensor, dim: Any = None, keepdim: Any = None) -> Any:
     return torch.return_types.max((kept.values.squeeze(-1), kept.indices.squeeze(-1)))
 
 
+def _sort(values: Tensor, dim: int = -1, descending: Any = None, *, stable: Any = None) -> Any:
+    """All values as the largest or smallest ones in order: ExecuTorch (1.5) has a kernel for ``topk``, and none for ``sort``.
+
+    Equal values may be in any order, as in a sort that is not stable; a stable one stays as it is.
+    """
+    length = values.shape[dim] if values.dim() else None
+    if stable or not isinstance(length, int):
+        return NotImplemented
+    found = torch.topk(values, length, dim=dim, largest=bool(descending), sorted=True)
+    return torch.return_types.sort((found.values, found.indices))
+
+
+def _argsort(values: Tensor, dim: int = -1, descending: Any = None, *, stable: Any = None) -> Any:
+    """Where these values are."""
+    found = _sort(values, dim, descending, stable=stable)
+    return found if found is NotImplemented else found.indices
+
+
 def drop_shifts(module: torch.fx.GraphModule) -> None:
     """Take the softmax of values instead of the values less their maximum, which is the same.
 
@@ -118,4 +136,8 @@ _REPLACED: Final[dict[Any, Callable[..., Any]]] = {
     torch.Tensor.__mod__: _remainder,
     torch.max: _max,
     torch.Tensor.max: _max,
+    torch.sort: _sort,
+    torch.Tensor.sort: _sort,
+    torch.argsort: _argsort,
+    torch.Tensor.argsort: _argsort,
 }
