@@ -182,6 +182,11 @@ def _notes(cell: MeasuredCell, kind: str, code: ModelCode) -> list[str]:
         notes.append(
             "The runtime comes from npm: npm install onnxruntime-web. The script serves a page and waits until a browser has run it."
         )
+    if kind == "executorch":
+        notes.append(
+            "hwmatrix rewrites a few operators before it exports, which ExecuTorch computes wrongly or not at all; this script does not, "
+            "so it may fail at one of them first: hwmatrix's docs/targets/executorch.md lists them."
+        )
     if cell.status is Status.CRASH:
         notes.append("The process of the cell died: expect a signal to kill this script.")
     if cell.model.weights != RECIPE and code.built is None and not cell.model.hub_id:

@@ -181,7 +181,12 @@ def test_limits_are_those_of_the_cell(tmp_path: Path) -> None:
         ("qnn", {"method": "torch ONNX export, exponents raised to -87"}, ["    floor_exponents(model)"], ["divide(", "replace("]),
         ("qnn", {"method": "torch ONNX export, windows beyond the input pooled globally"}, ["    pool_globally(model)"], ["constant("]),
         ("webgpu", {"method": "ONNX opset 20 by the torch exporter, ONNX Runtime Web"}, ['{"name": "webgpu"}', "torch.onnx.export("], []),
-        ("executorch", {"method": "transformers export, lowered to XNNPACK"}, ["ExecutorchExporter()"], ["torch.export.export("]),
+        (
+            "executorch",
+            {"method": "transformers export, lowered to XNNPACK"},
+            ["ExecutorchExporter()", "this script does"],
+            ["torch.export.export("],
+        ),
         ("executorch", {"method": "torch export, lowered to XNNPACK"}, ["torch.export.export("], ["ExecutorchExporter"]),
         ("executorch", {"method": None, "error_type": "unsupported_operator"}, ["ExecutorchExporter()", "set_num_threads(1)"], []),
         ("webnn", {}, ['"deviceType": "cpu"', "--enable-features=WebMachineLearningNeuralNetwork"], []),
