@@ -14,14 +14,14 @@ import duckdb
 
 from hwmatrix.errors import StoreError
 from hwmatrix.host.run_folder import RunFolder
-from hwmatrix.knowledge.adapting import Attempt, Failed, next_change, short_of_memory, smaller_batch
+from hwmatrix.knowledge.adapting import Attempt, Failed, next_change, short_of_memory
 from hwmatrix.records import Adaptation, Change, Dtype, Status
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.store.confined import opened
 from hwmatrix.store.reading import query
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     from hwmatrix.records import CellPlan, ModelPlan, Plan, Settings, Size
@@ -52,7 +52,8 @@ _Place = tuple[str, "Size", str, "Settings"]
 def pending(plan: Plan, folder: RunFolder, *, besides: Collection[str] = ()) -> tuple[CellPlan, ...]:
     """Return the changed cells to try now: the next change for each failed cell that no change has made pass yet, except ``besides``.
 
-    A change that is a cell of the plan itself counts as tried: a run of all precisions does not repeat one of them for each failed other.
+    A change that is a cell of the plan itself is not tried again, but ended as that cell did: a run of all precisions does not repeat one
+    of them for each failed other.
 
     Raises:
         StoreError: a shard cannot be read.
@@ -118,13 +119,11 @@ def _model(plan: Plan, cell: CellPlan) -> ModelPlan:
 def _next(plan: Plan, cell: CellPlan, ends: Mapping[str, _Ended], planned: Mapping[_Place, str]) -> Change | None:
     assert plan.adapt is not None  # noqa: S101 - checked in pending
     end = ends[cell.key]
+    if any(other.status is Status.PASS for _, other in end.tried):
+        return None
     backend = plan.target(cell.target).backend
     descriptor = descriptor_of(backend)
     if cell.settings.new_tokens and descriptor.no_generation is not None:
-        return None
-    precisions = tuple(dtype for dtype in descriptor.precisions if dtype in plan.tolerances)
-    tried = [*end.tried, *_own_cells(cell, precisions, ends, planned)]
-    if any(other.status is Status.PASS for _, other in tried):
         return None
     failed = Failed(
         status=end.status,
@@ -134,26 +133,18 @@ def _next(plan: Plan, cell: CellPlan, ends: Mapping[str, _Ended], planned: Mappi
         dtype=cell.settings.dtype,
         export=descriptor.export_of(end.method),
         exports=() if cell.settings.new_tokens else descriptor.exports,  # generation has one export
-        precisions=precisions,
+        precisions=tuple(dtype for dtype in descriptor.precisions if dtype in plan.tolerances),
     )
-    return next_change(
-        plan.adapt, failed, [Attempt(change=change, short_of_memory=other.short_of_memory(backend)) for change, other in tried]
-    )
-
-
-def _own_cells(
-    cell: CellPlan, precisions: Iterable[Dtype], ends: Mapping[str, _Ended], planned: Mapping[_Place, str]
-) -> Iterator[tuple[Change, _Ended]]:
-    """The changes of a cell that are cells of the run themselves, with how these ended: a retry would only repeat them."""
-    changes = [Change(dtype=dtype) for dtype in precisions if dtype is not cell.settings.dtype]
-    batch = smaller_batch(cell.settings.batch)
-    while batch is not None:
-        changes.append(Change(batch=batch))
-        batch = smaller_batch(batch)
-    for change in changes:
-        key = planned.get((cell.model, cell.size, cell.target, _settings(cell, change)))
-        if key is not None:
-            yield change, ends.get(key, _NOT_RUN)
+    tried = [Attempt(change=change, short_of_memory=other.short_of_memory(backend)) for change, other in end.tried]
+    while (change := next_change(plan.adapt, failed, tried)) is not None:
+        key = planned.get((cell.model, cell.size, cell.target, _settings(cell, change))) if change.export is None else None
+        if key is None:
+            return change
+        own = ends.get(key, _NOT_RUN)
+        if own.status is Status.PASS:
+            return None
+        tried.append(Attempt(change=change, short_of_memory=own.short_of_memory(backend)))
+    return None
 
 
 def _settings(cell: CellPlan, change: Change) -> Settings:

@@ -127,6 +127,20 @@ def test_a_change_that_is_a_cell_of_the_run_is_not_tried_again(tmp_path: Path, b
     assert scene.executor.ran == [BERT, other.key, *tried]
 
 
+def test_another_export_is_tried_before_a_precision_that_is_a_cell_of_the_run(tmp_path: Path) -> None:
+    key = "bert/tiny/openvino"
+    made = planned(HALF)
+    (cell,) = make.plan(models=("bert",), targets=("openvino",)).cells
+    half = dataclasses.replace(cell, settings=dataclasses.replace(made.cells[0].settings, dtype=Dtype.FLOAT16))
+    whole = dataclasses.replace(half, key=f"{key}/float32", settings=dataclasses.replace(half.settings, dtype=Dtype.FLOAT32))
+    plan = dataclasses.replace(made, cells=(half, whole), targets=(*made.targets, make.target_plan("openvino")))
+    wrong = make.failure(Status.MISMATCH) | {"method": "transformers OpenVINO exporter"}
+    scene = Scene(tmp_path, FakeExecutor(outcomes={key: [wrong], f"{key}+export=trace": [wrong]}), plan)
+    scene.run()
+    assert scene.executor.ran[:3] == [key, whole.key, f"{key}+export=trace"]
+    assert f"{key}+dtype=float32" not in scene.executor.ran
+
+
 def test_a_smaller_batch_that_is_a_cell_of_the_run_is_not_tried_again(tmp_path: Path) -> None:
     made = planned()
     four = dataclasses.replace(SETTINGS, batch=4)
