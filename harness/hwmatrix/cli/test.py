@@ -169,7 +169,8 @@ def trial_command(
         )
         _check_precision(request, site)
         first = plan_of(site, list(site.targets), None)
-        check_cores(first)
+        if threads is not None:
+            check_cores(first)
         plan, evidence = first.models[0], _on_record(database)
         settings = {cell.target: cell.settings for cell in first.cells}
         like = Likeness(model=plan, size=size, host=machine_identity(), isolation=executor.isolation, settings=settings)

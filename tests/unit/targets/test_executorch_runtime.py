@@ -165,12 +165,20 @@ def test_the_time_of_a_run_is_that_of_its_calls_after_the_first_run(monkeypatch:
 
 
 @pytest.mark.usefixtures("package")
-@pytest.mark.parametrize(
-    "events", [[], [event("native_call_add.out", 1.0)], [SimpleNamespace(name="DELEGATE_CALL", perf_data=None)], [None]]
-)
+@pytest.mark.parametrize("events", [[], [SimpleNamespace(name="DELEGATE_CALL", perf_data=None)], [None]])
 def test_times_that_cannot_be_read_are_none(monkeypatch: pytest.MonkeyPatch, events: list[Any]) -> None:
     recorded(monkeypatch, events)
     assert runtime.Program(b"program", kernels=()).times([1]) is None
+
+
+@pytest.mark.usefixtures("package")
+def test_of_a_program_that_takes_long_one_run_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = list[float]()
+    monkeypatch.setattr(Method, "execute", lambda _method, _values: runs.append(1.0))
+    monkeypatch.setattr(runtime, "_ENOUGH_S", -1.0)
+    recorded(monkeypatch, [event("DELEGATE_CALL", 3.0)])
+    assert runtime.Program(b"program", kernels=()).times([1]) == runtime.Times(delegates_ms=3.0, kernels_ms={})
+    assert len(runs) == 1
 
 
 @pytest.mark.usefixtures("package")

@@ -8,6 +8,7 @@ import logging
 import re
 import statistics
 import tempfile
+import time
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping
@@ -54,6 +55,8 @@ _DELEGATE_CALL: Final = "DELEGATE_CALL"
 _KERNEL_CALL: Final = "native_call_"
 """How the names of the events of kernels begin: ``native_call_convolution.out``."""
 _RUNS: Final = 6
+_ENOUGH_S: Final = 1.0
+"""After how many seconds no further run is recorded."""
 _MOST_BYTES: Final = 256 * 2**20
 """The largest program that is loaded a second time."""
 _LOG: Final = logging.getLogger(__name__)
@@ -160,12 +163,13 @@ class Program:
     def times(self, values: Sequence[Any]) -> Times | None:
         """Run the program a few times more, loaded anew with its events recorded, and return the median of each call.
 
-        None: it takes too much memory to be loaded twice, or its events cannot be read. The first run, which is slower, does not count.
+        None: it takes too much memory to be loaded twice, or its events cannot be read. The first run is slower, and only counts if it is
+        the only one.
         """
         if len(self._data) > _MOST_BYTES:
             return None
         calls = _calls(self._data, values, runs=_RUNS)
-        timed = [(name, statistics.median(spent[1:])) for name, spent in calls if len(spent) > 1]
+        timed = [(name, statistics.median(spent[1:] or spent)) for name, spent in calls if spent]
         if not timed:
             return None
         kernels_ms: defaultdict[str, float] = defaultdict(float)
@@ -184,8 +188,8 @@ def _last_call(data: bytes, values: Sequence[Any]) -> str | None:
 def _calls(data: bytes, values: Sequence[Any], *, runs: int) -> list[tuple[str, list[float]]]:
     """Run a program with its events recorded. Return its calls in order, each with its milliseconds in every run; empty: not known.
 
-    A call is a kernel by name, or :data:`DELEGATE`. If the runtime ends a run with an error, the calls are those that came before it, and
-    the one that failed.
+    There are fewer runs if they take long. A call is a kernel by name, or :data:`DELEGATE`. If the runtime ends a run with an error, the
+    calls are those that came before it, and the one that failed.
     """
     from executorch.runtime import Runtime
 
@@ -195,9 +199,11 @@ def _calls(data: bytes, values: Sequence[Any], *, runs: int) -> list[tuple[str, 
         with tempfile.TemporaryDirectory(prefix="hwmatrix-executorch-") as folder:
             program = Runtime.get().load_program(data, enable_etdump=True)
             with contextlib.suppress(RuntimeError):
-                method = program.load_method(_METHOD)
+                method, begin = program.load_method(_METHOD), time.monotonic()
                 for _ in range(runs):
                     method.execute(values)
+                    if time.monotonic() - begin > _ENOUGH_S:
+                        break
             events, values_of = Path(folder) / "events.etdp", Path(folder) / "values.bin"
             program.write_etdump_result_to_file(str(events), str(values_of))
             blocks = Inspector(etdump_path=str(events)).event_blocks
