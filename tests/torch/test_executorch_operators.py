@@ -80,6 +80,14 @@ def test_an_order(function: Any, options: dict[str, Any]) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
+def test_arguments_that_a_replacement_does_not_know_go_to_pytorch() -> None:
+    values, others = torch.tensor([7, -7, 3]), torch.tensor([5, 5, 5])
+    with operators.Replacing():
+        assert torch.equal(torch.remainder(input=values, other=others), torch.tensor([2, 3, 3]))
+        assert torch.equal(torch.max(values, other=others), torch.tensor([7, 5, 5]))
+        assert torch.sort(input=values).values.tolist() == [-7, 3, 7]
+
+
 def test_only_a_shift_by_the_own_maximum_is_dropped() -> None:
     class Model(torch.nn.Module):
         def forward(self, values: Any, others: Any) -> tuple[Any, ...]:

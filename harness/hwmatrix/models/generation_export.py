@@ -36,6 +36,8 @@ SPECIALIZED: Final = "shape_specialized"
 """The type of the error of an export that is right for prompts of the traced length only."""
 BEAMS: Final = "beam_idx"
 """The input that transformers' exporter adds to a stateful OpenVINO graph, for beam search: which row of the state each row continues."""
+ENCODER: Final = "encoder_outputs."
+"""How the names of states begin that are no cache, but what an encoder made of the prompt."""
 _ENCODED: Final = ("encoder_last_hidden_state", "encoder_outputs.last_hidden_state")
 """What an encoder made, as prefill returns it, and as decoding takes it."""
 _SOME: Final = 5

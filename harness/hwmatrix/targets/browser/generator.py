@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hwmatrix.models.generation_export import LOGITS
+from hwmatrix.models.generation_export import ENCODER, LOGITS
 from hwmatrix.targets.browser.cell import encoded, together
-from hwmatrix.targets.onnx.generator import ENCODER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

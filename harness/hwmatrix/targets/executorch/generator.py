@@ -13,7 +13,18 @@ import numpy as np
 import torch
 
 from hwmatrix.models import generation_calls
-from hwmatrix.models.generation_export import DECODE, LOGITS, PREFILL, GraphInput, Takes, check_given, own_output, samples_of, still_of
+from hwmatrix.models.generation_export import (
+    DECODE,
+    ENCODER,
+    LOGITS,
+    PREFILL,
+    GraphInput,
+    Takes,
+    check_given,
+    own_output,
+    samples_of,
+    still_of,
+)
 from hwmatrix.models.onnx_exporters import dynamic_axes, loaded, traced_with_any_shape
 from hwmatrix.targets.executorch import lowering, runtime
 from hwmatrix.targets.executorch.descriptor import TRANSFORMERS
@@ -25,8 +36,6 @@ if TYPE_CHECKING:
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.targets.protocol import Arrays, OnStep
 
-_ENCODER: Final = "encoder_outputs."
-"""How the names of states begin that are no cache, but what an encoder made of the prompt."""
 _MIB: Final = 2**20
 
 
@@ -80,7 +89,7 @@ class Generator:
 
     def cache_mb(self) -> float:
         """The size of the cache after the last step."""
-        return float(sum(value.nbytes for name, value in self._state.items() if not name.startswith(_ENCODER))) / _MIB
+        return float(sum(value.nbytes for name, value in self._state.items() if not name.startswith(ENCODER))) / _MIB
 
     def _step(self, component: Component, given: Arrays) -> np.ndarray[Any, Any]:
         values, found = component.run(given, {name: self._state[name] for name in component.states})

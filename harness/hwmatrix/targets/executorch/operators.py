@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +24,17 @@ class Replacing(TorchFunctionMode):
         """Call the replacement if there is one for these arguments."""
         options = kwargs or {}
         replacement = _REPLACED.get(func)
-        made = NotImplemented if replacement is None else replacement(*args, **options)
+        made = replacement(*args, **options) if replacement is not None and _takes(replacement, args, options) else NotImplemented
         return func(*args, **options) if made is NotImplemented else made
+
+
+def _takes(replacement: Callable[..., Any], args: Any, options: Any) -> bool:
+    """Whether a replacement knows these arguments: PyTorch's functions have others too, such as ``input``, ``other`` and ``out``."""
+    try:
+        inspect.signature(replacement).bind(*args, **options)
+    except TypeError:
+        return False
+    return True
 
 
 def _conv3d(  # noqa: PLR0917 - the arguments of PyTorch's function

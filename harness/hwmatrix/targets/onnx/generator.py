@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hwmatrix.models.generation_export import LOGITS
+from hwmatrix.models.generation_export import ENCODER, LOGITS
 from hwmatrix.records import Dtype
 from hwmatrix.targets.onnx.weights import reduced
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from hwmatrix.models.generation_export import GenerationExport, Graph
     from hwmatrix.targets.protocol import Arrays, OnStep
 
-ENCODER: Final = "encoder_outputs."
-"""How the names of states begin that are no cache, but what an encoder made of the prompt."""
 _MIB: Final = 2**20
 
 

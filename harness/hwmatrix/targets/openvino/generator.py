@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hwmatrix.models.generation_export import BEAMS, DECODE, LOGITS
+from hwmatrix.models.generation_export import BEAMS, DECODE, ENCODER, LOGITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from hwmatrix.models.generation_export import GenerationExport, Graph
     from hwmatrix.targets.protocol import Arrays, OnStep
 
-_ENCODER: Final = "encoder_outputs."
 _MIB: Final = 2**20
 
 
@@ -53,7 +52,7 @@ class OpenVinoGenerator:
     def cache_mb(self) -> float:
         """The size of the cache after the last step: that of the graph's states, or of the tensors between its steps."""
         states = sum(state.state.byte_size for state in self._requests[DECODE].query_state())
-        between = sum(value.nbytes for name, value in self._state.items() if not name.startswith(_ENCODER))
+        between = sum(value.nbytes for name, value in self._state.items() if not name.startswith(ENCODER))
         return float(states + between) / _MIB
 
     def _begin(self) -> None:
