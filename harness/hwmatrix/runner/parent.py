@@ -68,8 +68,8 @@ _UNAVAILABLE: Final = "unavailable"
 _END: Final = pydantic.TypeAdapter(End)
 _CONTEXT_MB: Final = 1024
 """MiB of a GPU's memory for each process besides its cell's limit: the runtime's context and kernels, and the libraries' workspaces."""
-_PERHAPS_CROWDED: Final = frozenset({Status.OOM, Status.ERROR, Status.CRASH, Status.TIMEOUT})
-"""What a cell's neighbours on a GPU may cause. Such a cell is run again without them."""
+_PERHAPS_THE_DEVICE: Final = frozenset({Status.OOM, Status.ERROR, Status.CRASH, Status.TIMEOUT})
+"""What a cell's neighbours on a GPU may cause, or a GPU that is lost. Such a cell is run again alone, and the device is checked."""
 _PROVES_NOTHING: Final = frozenset({Status.UNAVAILABLE, Status.FALLBACK, Status.UNSUPPORTED})
 """What a canary may end in without a verdict."""
 _CANARY_WANTED: Final = {Role.CANARY_GOOD: Status.PASS, Role.CANARY_WRONG: Status.MISMATCH}
@@ -213,6 +213,9 @@ class _Cells:
         self._order = order
         self._shard = shard
         self._keeper = keeper
+        self._checks_with: Dtype | None = None
+        """The precision in which the known-good model has passed on a device that may be lost."""
+        self._lost: str | None = None
 
     def run_canaries(self) -> tuple[bool | None, str | None]:
         """Whether the known-good model passes and the wrong one is a mismatch, with the reason if not.
@@ -228,20 +231,28 @@ class _Cells:
         if results[-1].status in {Status.UNAVAILABLE, Status.FALLBACK}:
             return None, results[-1].error.message if results[-1].error else None
         problems = [_unlike(result) for result in results if result.status is not _CANARY_WANTED[result.role]]
+        self._checks_with = dtype if not problems and self._may_be_lost() else None
         return not problems, "; ".join(problems) or None
 
     def _canaries_in(self, dtype: Dtype) -> list[CellResult]:
         """The results of the canaries in a precision, up to the first that proves nothing."""
-        target = self._order.target.name
         results: list[CellResult] = []
         for model in canary_plans():
-            settings = Settings(dtype=dtype, batch=model.batch, sequence_length=model.sequence_length, threads=1)
-            key = f"{model.name}/{model.size.value}/{target}/{dtype.value}"
-            cell = CellPlan(key=key, model=model.name, size=model.size, target=target, settings=settings, limits=_CANARY_LIMITS)
-            results.append(self.run(cell, model, canaries_failed=None))
+            results.append(self.run(self._canary_cell(model, dtype), model, canaries_failed=None))
             if results[-1].status in _PROVES_NOTHING:
                 break
         return results
+
+    def _canary_cell(self, model: ModelPlan, dtype: Dtype) -> CellPlan:
+        target = self._order.target.name
+        settings = Settings(dtype=dtype, batch=model.batch, sequence_length=model.sequence_length, threads=1)
+        key = f"{model.name}/{model.size.value}/{target}/{dtype.value}"
+        return CellPlan(key=key, model=model.name, size=model.size, target=target, settings=settings, limits=_CANARY_LIMITS)
+
+    def _may_be_lost(self) -> bool:
+        """Whether cells compute on a device that can be gone while the machine goes on. A browser says so itself, and is started again."""
+        descriptor = descriptor_of(self._order.target.backend)
+        return not descriptor.in_browser and not descriptor.on_cpu(self._order.target.options)
 
     def _canary_dtypes(self) -> list[Dtype]:
         """The cells' precisions that the target supports, in their order, and its own first one.
@@ -281,7 +292,7 @@ class _Cells:
         for done in crew.do((number for number, result in early_results.items() if result is None), started):
             cell, model = pairs[done.number]
             result = self._worker_result(done, cell, model, begun[done.number])
-            if on_device and result.status in _PERHAPS_CROWDED:
+            if on_device and result.status in _PERHAPS_THE_DEVICE:
                 crowded.append(done.number)
             else:
                 self._keep(result, cell, model)
@@ -322,6 +333,9 @@ class _Cells:
         elif canaries_failed is not None:
             status, stage, kind = Status.INFRA_ERROR, Stage.LOAD, "canary_failed"
             message = f"not run, because the canaries failed and no verdict could be trusted: {canaries_failed}"
+        elif self._lost is not None:
+            status, stage, kind = Status.INFRA_ERROR, Stage.LOAD, "device_lost"
+            message = f"not run, because the device is lost: {self._lost}"
         else:
             return None
         return self._not_executed(cell, model, started_at, status=status, stage=stage, kind=kind, message=message, traceback=log)
@@ -332,7 +346,23 @@ class _Cells:
         except UnavailableError as failure:
             return self._not_available(cell, model, started_at, message=str(failure), kind=failure.error_type)
         end = _run(self._order, cell, model, service=address)
-        return result_of(end, cell=cell, model=model, target=self._order.target, started_at=started_at)
+        result = result_of(end, cell=cell, model=model, target=self._order.target, started_at=started_at)
+        return self._checked(result, cell, model) if model.role is Role.MODEL else result
+
+    def _checked(self, result: CellResult, cell: CellPlan, model: ModelPlan) -> CellResult:
+        """The result of a cell. If the cell failed, the known-good model runs again: a lost device is no verdict about a model."""
+        if self._checks_with is None or result.status not in _PERHAPS_THE_DEVICE:
+            return result
+        good = next(plan for plan in canary_plans() if plan.role is Role.CANARY_GOOD)
+        again = self._execute(self._canary_cell(good, self._checks_with), good, utc_now())
+        if again.status is Status.PASS:
+            return result
+        self._lost = f"{_unlike(again)}. It passed before {cell.key}"
+        why = f": {result.error.message}" if result.error else ""
+        message = f"the device was lost while this cell ran, which ended as {result.status.value}{why}. After it, {self._lost}"
+        log = result.error.traceback if result.error else None
+        status, stage, kind = Status.INFRA_ERROR, Stage.LOAD, "device_lost"
+        return self._not_executed(cell, model, result.started_at, status=status, stage=stage, kind=kind, message=message, traceback=log)
 
     def _worker_result(self, done: Done, cell: CellPlan, model: ModelPlan, started_at: str) -> CellResult:
         """The result of a cell that a worker ran. If the worker died, that is the harness's failure and not the model's."""

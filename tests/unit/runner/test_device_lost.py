@@ -1,0 +1,115 @@
+"""A device that stops working in the middle of a run: what ran before it counts, and what comes after it is no verdict about a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import factory_plans as make
+import pytest
+
+from hwmatrix.models.canary import canary_plans
+from hwmatrix.records import Role, Stage, Status
+from hwmatrix.runner import parent
+from hwmatrix.runner.bundles import BundleEntry
+from hwmatrix.runner.keeper import Keeper
+from hwmatrix.runner.parent import ShardOrder
+from hwmatrix.store.shard import ShardWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hwmatrix.records import CellPlan, CellResult, ModelPlan
+
+MODELS = ("m0", "m1", "m2", "m3", "m4")
+WRONG = next(plan.name for plan in canary_plans() if plan.role is Role.CANARY_WRONG)
+GONE = "CUDA error: the launch timed out and was terminated"
+
+
+class Machine:
+    """Runs cells as a machine would whose device is lost during the cell of a model; some models fail by their own fault."""
+
+    def __init__(self, *, failing: dict[str, Status], lost_in: str | None) -> None:
+        self._failing = failing
+        self._lost_in = lost_in
+        self._is_lost = False
+        self.ran: list[str] = []
+
+    def run(self, _order: ShardOrder, cell: CellPlan, _model: ModelPlan, **_: Any) -> CellPlan:
+        self.ran.append(cell.model)
+        self._is_lost = self._is_lost or cell.model == self._lost_in
+        return cell
+
+    def result_of(self, end: CellPlan, *, model: ModelPlan, **_: Any) -> CellResult:
+        status = self._failing.get(model.name, Status.MISMATCH if model.name == WRONG else Status.PASS)
+        message = "its own fault"
+        if self._is_lost:
+            status, message = Status.ERROR, GONE
+        result = make.result(end, role=model.role)
+        if status is Status.PASS:
+            return result
+        failure = make.failure(status, Stage.RUN if status is not Status.MISMATCH else Stage.COMPARE)
+        return dataclasses.replace(result, **failure | {"error": dataclasses.replace(failure["error"], message=message)})
+
+
+def rows(folder: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch, backend: str = "cuda") -> dict[str, tuple[str, str, str]]:
+    """The status, the type of the error and its message of each cell in the shard."""
+    plan = make.plan(models=MODELS, targets=(backend,), timing=False)
+    models = (*plan.models, *canary_plans())
+    asked = [{"model": each.name, "size": each.size, "batch": each.batch, "sequence_length": each.sequence_length} for each in models]
+    order = ShardOrder(
+        plan=plan,
+        target=plan.targets[0],
+        cells=plan.cells,
+        bundles={model.key: BundleEntry(**each, key="ab" * 32) for model, each in zip(models, asked, strict=True)},
+        cache=folder,
+        out=folder,
+        host="test",
+        image=None,
+        image_digest=None,
+    )
+    monkeypatch.setattr(parent, "_run", machine.run)
+    monkeypatch.setattr(parent, "result_of", machine.result_of)
+    with ShardWriter(folder, plan, make.identity(backend)) as shard:
+        cells = parent._Cells(order, shard, Keeper(None))
+        ok, detail = cells.run_canaries()
+        shard.set_canaries(ok=ok, detail=detail)
+        assert (ok, detail) == (True, None)
+        cells.run_all(None, canaries_failed=None)
+        path = shard.seal()
+    with duckdb.connect(str(path), read_only=True) as database:
+        found = database.execute(
+            "SELECT model, status, coalesce(error_type, ''), coalesce(message, '') FROM cells WHERE role = 'model' ORDER BY model"
+        ).fetchall()
+    return {model: (status, kind, message) for model, status, kind, message in found}
+
+
+def test_what_comes_after_it_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(failing={"m0": Status.ERROR}, lost_in="m2")
+    found = rows(tmp_path, machine, monkeypatch)
+    assert [found[model][:2] for model in MODELS] == [
+        ("error", "unmatched"),
+        ("pass", ""),
+        *[("infra_error", "device_lost")] * 3,
+    ]
+    good = next(plan.name for plan in canary_plans() if plan.role is Role.CANARY_GOOD)
+    assert machine.ran == [good, WRONG, "m0", good, "m1", "m2", good]  # m0 fails on a device that works; after m2 nothing runs
+    assert found["m2"][2].startswith(f"the device was lost while this cell ran, which ended as error: {GONE}. After it, ")
+    assert found["m4"][2].startswith("not run, because the device is lost: ")
+    assert found["m4"][2].endswith("It passed before m2/tiny/cuda")
+
+
+@pytest.mark.parametrize("status", [Status.MISMATCH, Status.UNSUPPORTED])
+def test_a_verdict_that_needs_a_working_device_is_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: Status) -> None:
+    machine = Machine(failing={"m0": status}, lost_in=None)
+    assert rows(tmp_path, machine, monkeypatch)["m0"][0] == status.value
+    assert machine.ran[2:] == list(MODELS)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "onnxruntime", "webgpu"])
+def test_what_cannot_be_lost_is_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    machine = Machine(failing={"m0": Status.CRASH, "m3": Status.TIMEOUT}, lost_in=None)
+    found = rows(tmp_path, machine, monkeypatch, backend)
+    assert (found["m0"][0], found["m3"][0]) == ("crash", "timeout")
+    assert machine.ran[2:] == list(MODELS)
