@@ -463,7 +463,7 @@ class _ClusterRun:
         with tempfile.TemporaryDirectory(dir=self._folder.path, prefix=".arrived-") as temporary:
             file = Path(temporary) / "shards.tar"
             file.write_bytes(archive)
-            names = artifacts.unpack(file, self._folder.path, again=True)
+            names = artifacts.unpack(file, self._folder.path, plan=self._plan, again=True)
         self._done |= finished_cells([self._folder.path / name for name in names])
         return names
 
@@ -489,8 +489,9 @@ class _ClusterRun:
 
     def _again(self, job: _Job, why: str, *, member_name: str | None = None) -> None:
         """Try the cells of a part that have no verdict yet once more, or record why they have none."""
-        self._take_snapshots(job.part.name)
-        left = tuple(cell for cell in job.cells if cell.key not in self._done)
+        if self._left(job):
+            self._take_snapshots(job.part.name)
+        left = self._left(job)
         if not left:
             return
         who = f"{member_name}: " if member_name else ""
@@ -504,8 +505,12 @@ class _ClusterRun:
         self._view.say(f"{job.part.name}: {who}{why}; {len(left)} of its {len(job.cells)} cells are tried again")
         self._start(job.part.name, left, job.batch, attempt=job.part.attempt + 1)
 
+    def _left(self, job: _Job) -> tuple[CellPlan, ...]:
+        """The cells of a part that have no verdict yet."""
+        return tuple(cell for cell in job.cells if cell.key not in self._done)
+
     def _record(self, job: _Job, message: str) -> None:
-        cells = tuple(cell for cell in job.cells if cell.key not in self._done)
+        cells = self._left(job)
         if cells:
             infrastructure.record(self._folder.shards, self._plan, job.target, cells, error_type="infrastructure", message=message)
 

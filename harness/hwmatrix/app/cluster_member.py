@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 import sys
@@ -215,12 +216,18 @@ def leftovers(run_id: str) -> list[bytes]:
 
 
 def snapshots(run_id: str, known: frozenset[str]) -> list[Snapshot]:
-    """Return what each part of a run has finished so far on this member, without those whose stamp is known."""
+    """Return what the part on which this member works has finished so far, unless its stamp is known.
+
+    The folders of other parts are left alone: those of ended parts, whose results are on their way or have arrived, and those of other
+    members on this machine, which share its cache.
+    """
     found: list[Snapshot] = []
     runs = folder_of(read_environment().cache, run_id)
     for plan in sorted(runs.glob(f"*/{RUNS}/{run_id}/plan.json")):
         with contextlib.suppress(OSError, StoreError):  # the part ends, or has only begun
             folder = RunFolder(path=plan.parent)
+            if worker(folder) != os.getpid():
+                continue
             stamp = _stamp(folder)
             archive = _archive_so_far(folder) if stamp not in known else None
             if archive is not None:
@@ -309,13 +316,19 @@ def _at_work(part: Part, project: Project) -> Iterator[_Work]:
     environment = read_environment()
     view = _Reporting(part)
     view.begins()
-    loaded = load(project.unpacked(environment.cache) / MATRIX_FILE)
+    loaded = _loaded(project.unpacked(environment.cache))
     workshop = dataclasses.replace(workshop_of(loaded, environment, part.base_image, view), memory_mb=memory_of(environment.variables))
     plan = plan_from_json(part.plan, where=part.name)
     folder = folder_of(environment.cache, part.run_id) / part.name
     with _pinned(environment.variables):
         executor = _executor(part.run_id, project.digest, isolation_of_part(plan, part.targets, loaded), workshop, folder)
         yield _Work(plan=plan, folder=folder, cache=environment.cache, loaded=loaded, workshop=workshop, executor=executor, view=view)
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(project: Path) -> LoadedMatrix:
+    """The matrix.yaml of a project's folder, whose name is the checksum of its contents. Reading it takes longer than a small cell."""
+    return load(project / MATRIX_FILE)
 
 
 _EXECUTORS: Final[dict[tuple[str, str, Isolation], Executor]] = {}

@@ -40,16 +40,18 @@ def pack(folder: Path, target: str, archive: Path) -> tuple[str, ...]:
     return archives.write(archive, files)
 
 
-def unpack(archive: Path, folder: Path, *, limits: Limits | None = None, again: bool = False) -> tuple[str, ...]:
+def unpack(archive: Path, folder: Path, *, plan: Plan | None = None, limits: Limits | None = None, again: bool = False) -> tuple[str, ...]:
     """Check an archive, and move its shards into the folder of their run. Return the names of the shards.
 
     All or nothing: a rejected archive leaves the folder unchanged. ``again``: shards that the folder already has may be among them.
+    ``plan`` is the folder's, for a caller that has read it; None: it is read.
 
     Raises:
         StoreError: the archive is not an archive, contains anything but what :func:`pack` writes, exceeds a limit, has wrong checksums, or
             is from another run. The message says which.
     """
-    plan = archives.read_plan(folder, advice="Name the folder of the planned run: hwmatrix plan makes it.")
+    if plan is None:
+        plan = archives.read_plan(folder, advice="Name the folder of the planned run: hwmatrix plan makes it.")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpack-") as temporary:
         names = archives.extract(archive, Path(temporary), plan, limits or Limits(), large=_is_large)
         _check_cells(archive, Path(temporary) / PLAN, plan)
