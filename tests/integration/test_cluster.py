@@ -40,6 +40,7 @@ from hwmatrix.store.shard import finished_cells
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hwmatrix.host.executors import Ended, Job
     from hwmatrix.records import Plan
 
 
@@ -180,6 +181,28 @@ def test_a_part_that_always_fails_is_given_up(lab: Lab) -> None:
         key: "pass" if key.endswith("cpu") else "infra_error" for key in (cell.key for cell in lab.plan().cells)
     }
     assert lab.printed.getvalue().count("2 of its 2 cells are tried again") == 4  # two parts, each tried three times
+
+
+class Stumbles(FakeExecutor):
+    """Fails once, in a way that nobody expects."""
+
+    stumbled = False
+
+    def run(self, job: Job, on_line: Any) -> Ended:
+        if not self.stumbled:
+            self.stumbled = True
+            raise FileNotFoundError(2, "No such file or directory", "gone")
+        return super().run(job, on_line)
+
+
+def test_an_unexpected_failure_of_one_part_does_not_stop_the_next_ones(lab: Lab) -> None:
+    lab.executor = Stumbles()
+    folder = RunFolder.create(lab.output, lab.plan())
+    lab.run(folder)
+    assert lab.statuses(folder) == dict.fromkeys((cell.key for cell in lab.plan().cells), "pass")
+    printed = lab.printed.getvalue()
+    assert "FileNotFoundError: [Errno 2] No such file or directory: 'gone'; 2 of its 2 cells are tried again" in printed
+    assert "it was stopped" not in printed
 
 
 def test_a_failure_that_no_other_machine_can_mend_ends_the_part(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

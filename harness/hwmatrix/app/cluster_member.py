@@ -331,7 +331,7 @@ def _loaded(project: Path) -> LoadedMatrix:
     return load(project / MATRIX_FILE)
 
 
-_EXECUTORS: Final[dict[tuple[str, str, Isolation], Executor]] = {}
+_EXECUTORS: Final[dict[tuple[str, str, Isolation], _PreparedOnce]] = {}
 _ENDED: Final[set[str]] = set()
 """Runs that have ended here: a part of them that only now begins is dropped."""
 _LOCK: Final = threading.Lock()
@@ -342,7 +342,10 @@ class _StoppedError(KeyboardInterrupt):
 
 
 class _PreparedOnce:
-    """An executor that prepares each target once for all parts, and after :meth:`stop` ends every job as an interrupt would."""
+    """An executor that prepares each target once for all parts, and after :meth:`stop` ends every job as an interrupt would.
+
+    A part that ends by an error stops it, too. The next part gets a new one.
+    """
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -367,6 +370,11 @@ class _PreparedOnce:
             raise _StoppedError
         return ended
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it runs no further job."""
+        return self._stopped.is_set()
+
     def stop(self) -> None:
         """End all running jobs."""
         self._stopped.set()
@@ -380,7 +388,7 @@ def _executor(run_id: str, project: str, isolation: Isolation, workshop: Worksho
         if run_id in _ENDED:
             raise _StoppedError
         folder.mkdir(parents=True, exist_ok=True)
-        if key not in _EXECUTORS:
+        if key not in _EXECUTORS or _EXECUTORS[key].is_stopped:
             _EXECUTORS[key] = _PreparedOnce(choose(isolation, workshop))
         return _EXECUTORS[key]
 

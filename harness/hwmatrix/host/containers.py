@@ -239,13 +239,15 @@ def container_user(engine: Engine) -> str:
 def prepare_writable(folder: Path, engine: Engine) -> Path:
     """Create a folder, and give it and its contents to the user of containers, so that a container can write there.
 
-    Owners are changed only for root: other users' containers run as those users.
+    Owners are changed only for root: other users' containers run as those users. What another run removes meanwhile from a folder that
+    both use, such as an unfinished bundle in the cache, is left out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if os.getuid() == 0 and not engine.rootless:
         for here, folders, files in os.walk(folder):
             for path in (here, *(os.path.join(here, name) for name in (*folders, *files))):  # noqa: PTH118 - as os.walk yields it
-                os.chown(path, IMAGE_USER, IMAGE_USER, follow_symlinks=False)
+                with contextlib.suppress(FileNotFoundError):
+                    os.chown(path, IMAGE_USER, IMAGE_USER, follow_symlinks=False)
     return folder
 
 

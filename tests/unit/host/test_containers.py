@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,24 @@ def test_a_writable_folder_belongs_to_the_containers_user(tmp_path: Path, monkey
     containers.prepare_writable(tmp_path / "new/folder", engine())
     assert (tmp_path / "new/folder").is_dir()
     assert changed == {}
+
+
+def test_what_vanishes_from_a_shared_folder_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: list[str] = []
+
+    def chown(path: str, *_: int, **__: bool) -> None:
+        os.stat(path)  # noqa: PTH116 - what chown does first
+        changed.append(str(path))
+        if path == str(tmp_path):
+            shutil.rmtree(tmp_path / ".partial-of-another-run")
+
+    monkeypatch.setattr(os, "chown", chown)
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    for name in (".partial-of-another-run", "bundle"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    containers.prepare_writable(tmp_path, engine())
+    assert set(changed) == {str(tmp_path), str(tmp_path / "bundle"), str(tmp_path / "bundle/file")}
 
 
 def test_an_owner_is_a_process_and_not_only_its_number() -> None:
