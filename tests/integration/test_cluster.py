@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import factory_plans as make
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, get_worker
 from fake_executor import FakeExecutor
 from rich.console import Console
 
@@ -201,8 +201,51 @@ def test_an_unexpected_failure_of_one_part_does_not_stop_the_next_ones(lab: Lab)
     lab.run(folder)
     assert lab.statuses(folder) == dict.fromkeys((cell.key for cell in lab.plan().cells), "pass")
     printed = lab.printed.getvalue()
-    assert "FileNotFoundError: [Errno 2] No such file or directory: 'gone'; 2 of its 2 cells are tried again" in printed
+    assert ": FileNotFoundError: [Errno 2] No such file or directory: 'gone'; 2 of its 2 cells are tried again" in printed
     assert "it was stopped" not in printed
+
+
+def test_a_machine_that_fails_at_once_does_not_take_every_part(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = executing.run_part
+    given: list[str] = []
+
+    def run_part(whole: Plan, *arguments: Any, **options: Any) -> Any:
+        given.append(str(get_worker().name))
+        if given[-1] == given[0]:
+            raise EngineError("its engine is broken")
+        time.sleep(1.0)
+        return real(whole, *arguments, **options)
+
+    monkeypatch.setattr(cluster_member, "run_part", run_part)
+    folder = RunFolder.create(lab.output, lab.plan())
+    lab.run(folder)
+    assert lab.statuses(folder) == dict.fromkeys((cell.key for cell in lab.plan().cells), "pass")
+    assert given.count(given[0]) <= 4  # none of the four parts twice
+    assert len(given) - given.count(given[0]) == 4
+    assert lab.printed.getvalue().count(f"{given[0]} gets work again if no other member can do it, or a part of it succeeds") == 1
+
+
+def test_parts_that_only_a_dead_machine_may_run_go_to_any_other(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = executing.run_part
+    failed: list[str] = []
+    dead: list[str] = []
+
+    def run_part(whole: Plan, *arguments: Any, **options: Any) -> Any:
+        worker = get_worker()
+        if not failed:
+            failed.append(worker.address)
+            raise EngineError("its engine is broken for a moment")  # from now on, its part may run on the other member only
+        if worker.address not in failed and not dead:
+            dead.append(worker.address)
+            worker.loop.add_callback(worker.close, nanny=False)
+            time.sleep(3.0)
+        return real(whole, *arguments, **options)
+
+    monkeypatch.setattr(cluster_member, "run_part", run_part)
+    folder = RunFolder.create(lab.output, lab.plan())
+    lab.run(folder)
+    assert len(dead) == 1
+    assert lab.statuses(folder) == dict.fromkeys((cell.key for cell in lab.plan().cells), "pass")
 
 
 def test_a_failure_that_no_other_machine_can_mend_ends_the_part(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

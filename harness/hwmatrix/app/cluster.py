@@ -55,6 +55,8 @@ _LOOK_S: Final = 2.0
 """How often the client looks whether workers came or went, in seconds."""
 _GIVE_UP_S: Final = 60.0
 """How long a part waits for a worker that can run it, after the last such worker left."""
+_TO_COME: Final = frozenset({"pending", "lost"})
+"""The states of a task whose result may still come: of a lost one, whose worker died, once Dask has had it made again."""
 _MADE: Final = frozenset({HUB, RECIPE, FACTORY})
 _Result = TypeVar("_Result")
 
@@ -209,24 +211,32 @@ def run_on(
 
 @dataclasses.dataclass(kw_only=True)
 class _Batch:
-    """A group of models whose bundles are made together, and the bundles to come. ``place`` tells it from the others of its run."""
+    """A group of models whose bundles are made together, and the bundles to come. ``place`` tells it from the others of its run.
+
+    ``only``: the addresses of the workers that may make them; None: any.
+    """
 
     group: Group
     place: str
     priority: int
     bundles: Future[Bundles]
+    only: frozenset[str] | None
     attempt: int = 1
 
 
 @dataclasses.dataclass(kw_only=True)
 class _Job:
-    """A part that is under way: its cells on one target, and the result to come. ``begun``: a worker has started it."""
+    """A part that is under way: its cells on one target, and the result to come. ``begun``: a worker has started it.
+
+    ``only``: the addresses of the workers that may run it; None: any.
+    """
 
     part: Part
     target: str
     cells: tuple[CellPlan, ...]
     batch: _Batch
     future: Future[Shards]
+    only: frozenset[str] | None
     begun: bool = False
     stranded_since: float | None = None
 
@@ -262,6 +272,8 @@ class _ClusterRun:
         self._project: Future[Project] | None = None
         self._done: set[str] = set()
         self._dead: set[str] = set()
+        self._distrusted: set[str] = set()
+        """The names of the members whose last part failed by their fault. Others are preferred to them."""
         self._begun: dict[str, str] = {}
         self._reported: set[str] = set()
         self._submitted = 0
@@ -348,30 +360,38 @@ class _ClusterRun:
 
     def _submit(self, group: Group, place: str, *, priority: int) -> None:
         """Submit the bundles of a group of models, and the cells on each target."""
-        batch = _Batch(group=group, place=place, priority=priority, bundles=self._submit_bundles(group, place, priority, attempt=1))
+        bundles, only = self._submit_bundles(group, place, priority, attempt=1)
+        batch = _Batch(group=group, place=place, priority=priority, bundles=bundles, only=only)
         for target, cells in group.cells.items():
             self._start(f"{target} {place}", cells, batch)
 
-    def _submit_bundles(self, group: Group, place: str, priority: int, *, attempt: int) -> Future[Bundles]:
+    def _submit_bundles(self, group: Group, place: str, priority: int, *, attempt: int) -> tuple[Future[Bundles], frozenset[str] | None]:
+        """Submit the bundles of a group. Return what is to come, and which workers may make it."""
         cells = tuple(cell for listed in group.cells.values() for cell in listed)
         part = self._part(f"bundles {place}", cells, group.models, tuple(group.cells), attempt)
-        return self._client.submit(
+        wanted = needed(self._loaded.spec.targets[self._loaded.spec.images.reference].backend, _memory_mb(cells))
+        only = self._preferred(wanted)
+        bundles = self._client.submit(
             member.make_bundles,
             part,
             self._project,
             key=self._key(part),
             pure=False,
             priority=priority + 1,
-            resources=needed(self._loaded.spec.targets[self._loaded.spec.images.reference].backend, _memory_mb(cells)),
+            resources=wanted,
+            workers=sorted(only) if only else None,
         )
+        return bundles, only
 
     def _start(self, name: str, cells: tuple[CellPlan, ...], batch: _Batch, *, attempt: int = 1) -> None:
         """Submit a part: cells of one target. If their bundles could not be made, they are made once more."""
         if _has_failed(batch.bundles):
             batch.attempt += 1
-            batch.bundles = self._submit_bundles(batch.group, batch.place, batch.priority, attempt=batch.attempt)
+            batch.bundles, batch.only = self._submit_bundles(batch.group, batch.place, batch.priority, attempt=batch.attempt)
         target = cells[0].target
         part = self._part(name, cells, batch.group.models, (target,), attempt)
+        wanted = needed(self._plan.target(target).backend, _memory_mb(cells))
+        only = self._preferred(wanted)
         future = self._client.submit(
             member.run_cells,
             part,
@@ -380,10 +400,26 @@ class _ClusterRun:
             key=self._key(part),
             pure=False,
             priority=batch.priority,
-            resources=needed(self._plan.target(target).backend, _memory_mb(cells)),
+            resources=wanted,
+            workers=sorted(only) if only else None,
         )
-        self._jobs[str(future.key)] = _Job(part=part, target=target, cells=cells, batch=batch, future=future)
+        self._jobs[str(future.key)] = _Job(part=part, target=target, cells=cells, batch=batch, future=future, only=only)
         future.add_done_callback(self._arrived.put)
+
+    def _workers(self) -> dict[str, dict[str, Any]]:
+        """What the scheduler knows of each worker, by address."""
+        return dict(self._client.scheduler_info(n_workers=-1)["workers"])
+
+    def _preferred(self, wanted: Mapping[str, float]) -> frozenset[str] | None:
+        """The workers that may do something: those whose last part did not fail by their fault; None (any) if there are no such.
+
+        Otherwise a machine that fails at once, since its disk is full or its engine broken, would take one part after the other while the
+        others work, until each part has failed as often as it may.
+        """
+        if not self._distrusted:
+            return None
+        able = _able(wanted, self._workers())
+        return frozenset(address for address in able if self._members.get(address) not in self._distrusted) or None
 
     def _key(self, part: Part) -> str:
         """The name of a new task. Dask would take a task of the same name for the same, also if that one has failed."""
@@ -451,12 +487,22 @@ class _ClusterRun:
         if result.archive is not None:
             self._store(result.archive)
         failure = result.failure
+        self._judge(result)
         if failure is not None and not failure.retry:
             error = failure.error()
             self._record(job, str(error))
             self._failed.setdefault(job.target, error)
         else:
             self._again(job, "not all of its cells were run" if failure is None else failure.message, member_name=result.member)
+
+    def _judge(self, result: Shards) -> None:
+        """Note whether a part failed by its member's fault, which may be the one that should have made the bundles."""
+        if result.failure is None:
+            self._distrusted.discard(result.member)
+        elif result.failure.retry and result.failure.member not in self._distrusted:
+            self._distrusted.add(result.failure.member)
+            if len(self._members) > 1:
+                self._view.say(f"{result.failure.member} gets work again if no other member can do it, or a part of it succeeds")
 
     def _store(self, archive: bytes) -> tuple[str, ...]:
         """Check an archive of shards, and put them into the run's folder. Return the names of those that are new."""
@@ -524,10 +570,12 @@ class _ClusterRun:
         if came:
             self._view.say(f"{', '.join(sorted(came))} joined")
         self._members = self._names()
-        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        workers = self._workers()
         for job in list(self._jobs.values()):
-            wanted = needed(self._plan.target(job.target).backend, _memory_mb(job.cells))
-            if any(all(worker["resources"].get(name, 0) >= least for name, least in wanted.items()) for worker in workers):
+            able = _able(needed(self._plan.target(job.target).backend, _memory_mb(job.cells)), workers)
+            if self._waits_in_vain(job, able):
+                self._move(job)
+            elif able:
                 job.stranded_since = None
             elif job.stranded_since is None:
                 job.stranded_since = time.monotonic()
@@ -537,6 +585,19 @@ class _ClusterRun:
                 message = f"no worker that can run {job.target} is left in the cluster"
                 self._record(job, message)
                 self._failed.setdefault(job.target, EngineError(message, advice="Start one, then continue with --resume."))
+
+    def _waits_in_vain(self, job: _Job, able: frozenset[str]) -> bool:
+        """Whether a part, or its bundles, may be done only by workers that are gone, while there are others."""
+        bundles_wait = job.batch.only is not None and job.batch.bundles.status in _TO_COME and not job.batch.only & self._members.keys()
+        return bool(able) and (bundles_wait or (job.only is not None and not job.only & able))
+
+    def _move(self, job: _Job) -> None:
+        """Submit a part again, to the workers that are there now, and its bundles if they were not made."""
+        self._jobs.pop(str(job.future.key), None)
+        self._client.cancel([job.future], force=True)
+        if job.batch.only is not None and not job.batch.only & self._members.keys():
+            self._client.cancel([job.batch.bundles], force=True)
+        self._start(job.part.name, job.cells, job.batch, attempt=job.part.attempt)
 
     def _names(self) -> dict[str, str]:
         return names_of(self._client)
@@ -677,8 +738,15 @@ def _outcome_of(future: Future[Shards]) -> tuple[str, Any]:
     return "lost", None
 
 
+def _able(wanted: Mapping[str, float], workers: Mapping[str, dict[str, Any]]) -> frozenset[str]:
+    """The addresses of the workers that have these resources."""
+    return frozenset(
+        address for address, worker in workers.items() if all(worker["resources"].get(name, 0) >= least for name, least in wanted.items())
+    )
+
+
 def _has_failed(bundles: Future[Bundles]) -> bool:
     """Whether the bundles of a part could not be made. If a dead worker had them (``lost``), Dask has them made once more."""
     if bundles.status == "finished":
         return isinstance(bundles.result(), Failure)
-    return bundles.status not in {"pending", "lost"}
+    return bundles.status not in _TO_COME

@@ -136,7 +136,7 @@ def make_bundles(part: Part, project: Project) -> Bundles:
             kept = Archive.keep(part.run_id, archive, work.cache)
             _tidy(part, work)
             return kept
-    except HwmatrixError as error:
+    except (HwmatrixError, OSError) as error:
         return _failure(error)
     except _StoppedError:
         return _failure(EngineError("it was stopped"))
@@ -151,7 +151,7 @@ def run_cells(part: Part, project: Project, bundles: Bundles) -> Shards:
             failure = _run(part, work, bundles)
             _tidy(part, work)
             return Shards(member=_name(), archive=_packed(work.folder, part), failure=failure)
-    except HwmatrixError as error:
+    except (HwmatrixError, OSError) as error:
         return Shards(member=_name(), archive=None, failure=_failure(error))
     except _StoppedError:  # what it finished is handed over by leftovers()
         return Shards(member=_name(), archive=None, failure=_failure(EngineError("it was stopped")))
@@ -170,7 +170,7 @@ def _run(part: Part, work: _Work, bundles: Archive) -> Failure | None:
             failures=True,
             executor=work.executor,
         )
-    except HwmatrixError as error:
+    except (HwmatrixError, OSError) as error:
         return _failure(error)
     return None
 
@@ -422,7 +422,9 @@ def _archive(folder: RunFolder, target: str) -> bytes | None:
         return archive.read_bytes()
 
 
-def _failure(error: HwmatrixError) -> Failure:
+def _failure(error: HwmatrixError | OSError) -> Failure:
+    if isinstance(error, OSError):  # nobody expected it, so it is this machine's
+        error = EngineError(f"{type(error).__name__}: {error}")
     output = error.output if isinstance(error, CommandError) else ""
     message = "\n".join(part for part in (error.message, "\n".join(output.strip().splitlines()[-20:])) if part)
     retry = isinstance(error, EngineError | StoreError | ImageBuildError)
