@@ -78,7 +78,7 @@ class Lab:
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(cluster, "_LOOK_S", 0.05)
-    monkeypatch.setattr(parts, "PART_S", 4.0)  # two models each
+    monkeypatch.setattr(parts, "PART_S", 1.0)  # two models each
     resources = {"hwmatrix-turn": 1, "hwmatrix-memory-mb": 8192, f"hwmatrix-code-{offers.code_digest()}": 1}
     resources |= {f"hwmatrix-target-{target}": 1 for target in TARGETS}
     with (

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from hwmatrix.records import ModelKey, Plan
 
 PART_S: Final = 60.0
-"""How long a part should take, in seconds: long enough that starting an image (5 to 10 seconds) hardly counts, short enough that a fast
-worker does more of them, and that a lost machine costs little."""
-_UNKNOWN_S: Final = 2.0
-"""The cost of a cell if nothing was measured at all."""
+"""How long a part should take, in seconds: long enough that starting its runner (about 10 CPU seconds, most of them imports) does not
+count much, short enough that a fast worker does more of them, and that a lost machine costs little."""
+_UNKNOWN_S: Final = {True: 2.0, False: 0.5}
+"""The cost of a cell if nothing was measured at all, if it is timed and if it is not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,14 +53,15 @@ def grouped(plan: Plan, todo: Mapping[str, Sequence[CellPlan]], costs_s: Mapping
     for target, cells in todo.items():
         for cell in cells:
             wanted[cell.model_key][target].append(cell)
-    usual = {target: _usual(cells, costs_s) for target, cells in todo.items()}
+    usual = {target: _usual(cells, costs_s, _UNKNOWN_S[plan.timing]) for target, cells in todo.items()}
     cost = {
         model: {target: sum(costs_s.get(cell.key, usual[target]) for cell in cells) for target, cells in by_target.items()}
         for model, by_target in wanted.items()
     }
     longest = max((sum(of_model.get(target, 0.0) for of_model in cost.values()) for target in todo), default=0.0)
-    at_least = math.ceil(workers / max(1, len(todo)))  # so that each worker has a part
-    count = max(1, min(len(wanted), max(math.ceil(longest / PART_S), at_least)))
+    rounds = max(1, math.ceil(math.ceil(longest / PART_S) * len(todo) / max(1, workers)))
+    even = math.ceil(rounds * workers / max(1, len(todo)))  # as many parts for each worker, or the last ones run while others wait
+    count = max(1, min(len(wanted), even))
     shares = _shares({model: max(by_target.values()) for model, by_target in cost.items()}, count)
     groups = [_group(plan, [(model, wanted[model]) for model in share], cost) for share in shares]
     return sorted(groups, key=lambda group: -group.cost_s)
@@ -84,10 +85,10 @@ def costs(databases: Iterable[Path]) -> dict[str, float]:
     return found
 
 
-def _usual(cells: Sequence[CellPlan], costs_s: Mapping[str, float]) -> float:
-    """The cost of a cell that was never measured: the median of the target's others."""
+def _usual(cells: Sequence[CellPlan], costs_s: Mapping[str, float], unknown_s: float) -> float:
+    """The cost of a cell that was never measured: the median of the target's others, or of all, or this one."""
     measured = [costs_s[cell.key] for cell in cells if cell.key in costs_s]
-    return statistics.median(measured or costs_s.values() or [_UNKNOWN_S])
+    return statistics.median(measured or costs_s.values() or [unknown_s])
 
 
 def _shares(cost: Mapping[ModelKey, float], count: int) -> list[list[ModelKey]]:

@@ -46,6 +46,17 @@ def test_parts_are_long_enough_and_there_is_one_for_each_worker() -> None:
     assert len(grouped(plan, _todo(plan), {}, workers=500)) == 40
 
 
+@pytest.mark.parametrize(("workers", "groups"), [(1, 5), (2, 6), (4, 8), (5, 5), (7, 7)])
+def test_each_worker_gets_as_many_parts_as_the_others(workers: int, groups: int) -> None:
+    plan = make.plan(models=[f"m{number}" for number in range(150)], targets=["cpu"])
+    assert len(grouped(plan, {"cpu": plan.cells}, {}, workers)) == groups  # 150 models at 2 s: five minutes
+
+
+def test_cells_that_are_not_timed_are_expected_to_be_short() -> None:
+    plan = make.plan(models=[f"m{number}" for number in range(150)], targets=["cpu"], timing=False)
+    assert len(grouped(plan, {"cpu": plan.cells}, {}, workers=1)) == 2  # half a second each
+
+
 def test_a_cell_never_measured_counts_as_the_median_of_its_target() -> None:
     plan = make.plan(models=["a", "b", "c", "d"], targets=TARGETS)
     known = {"a/tiny/cpu": 1.0, "b/tiny/cpu": 30.0, "c/tiny/cpu": 50.0}
