@@ -50,11 +50,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import CellPlan, Plan
 
-MORE_TARGETS: Final = {
-    "openvino-gpu": ("openvino", {"options": {"device": "GPU"}}),
-    "cuda-1": ("cuda", {"options": {"device": 1}}),
-    "qnn-69": ("qnn", {"options": {"soc_model": 69}}),
-}
+MORE_TARGETS: Final = {"openvino-gpu": ("openvino", {"options": {"device": "GPU"}})}
 """Targets besides those of matrix.yaml: twelve in all."""
 RELEASES: Final = 100
 CELLS_A_RELEASE: Final = 5200

@@ -92,12 +92,13 @@ def merge(run_folders: Sequence[Path], database: Path, *, fresh: bool = False) -
             would be in no view, or the disk is full.
     """
     with without_collection():
-        folders = [(folder, _read_plan(folder)) for folder in dict.fromkeys(run_folders)]
+        texts: dict[str, list[str]] = {}
+        folders = [(folder, _read_plan(folder, texts)) for folder in dict.fromkeys(run_folders)]
         files = [
             _File(path=path, run_id=plan.run_id) for folder, plan in folders for path in sorted((folder / _SHARDS_FOLDER).glob("*.duckdb"))
         ]
         with rewriting(database, "the merge", fresh=fresh) as connection:
-            return _merge_into(connection, _plans(connection, folders, database), files, database)
+            return _merge_into(connection, _plans(connection, folders, database), texts, files, database)
 
 
 def _plans(connection: duckdb.DuckDBPyConnection, folders: list[tuple[Path, Plan]], database: Path) -> dict[str, Plan]:
@@ -112,21 +113,36 @@ def _plans(connection: duckdb.DuckDBPyConnection, folders: list[tuple[Path, Plan
     return {run_id: united(plans) for run_id, plans in placed.items()}
 
 
-def _read_plan(folder: Path) -> Plan:
+def _read_plan(folder: Path, texts: dict[str, list[str]]) -> Plan:
+    """Read the plan of a run's folder, and add its JSON to ``texts`` under the run's id."""
     path = folder / _PLAN_FILE
     try:
-        return plan_from_json(path.read_bytes(), where=str(path))
+        content = path.read_bytes()
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error}", advice="Name a run's folder: it holds plan.json and shards/.") from error
+    plan = plan_from_json(content, where=str(path))
+    texts.setdefault(plan.run_id, []).append(content.decode())
+    return plan
 
 
-def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[_File], database: Path) -> MergeReport:
+def _put_plans(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], texts: dict[str, list[str]]) -> None:
+    """Write the plans. That of a run in one folder is written as it was read, unless the database has one; its JSON is dropped then."""
+    known = {run_id for (run_id,) in connection.execute("SELECT run_id FROM runs").fetchall()}
+    connection.begin()
+    for run_id, plan in plans.items():
+        read = texts.pop(run_id)
+        put(connection, plan, read[0] if len(read) == 1 and run_id not in known else None)
+    connection.commit()
+
+
+def _merge_into(
+    connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], texts: dict[str, list[str]], files: list[_File], database: Path
+) -> MergeReport:
     merged: list[str] = []
     rows = 0
     candidates, known, rejected = _sort_files(connection, plans, files)
     confine(connection, (candidate.file.path for candidate in candidates))
-    for plan in plans.values():
-        put(connection, plan)
+    _put_plans(connection, plans, texts)
     withdrawn = {run_id: set(plan.withdrawn) for run_id, plan in plans.items()}
     for start in range(0, len(candidates), _BATCH):
         batch = candidates[start : start + _BATCH]

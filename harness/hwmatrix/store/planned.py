@@ -80,14 +80,15 @@ def plan_in(connection: duckdb.DuckDBPyConnection, run_id: str, *, where: str, s
     return plan_from_json(row[0], where=f"{where}, run {run_id}") if row is not None else None
 
 
-def put(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
-    """Write a run's plan and its cells, in place of its earlier plan.
+def put(connection: duckdb.DuckDBPyConnection, plan: Plan, text: str | None = None) -> None:
+    """Write a run's plan and its cells, in place of its earlier plan. ``text`` is the plan as JSON, if it is there already.
 
     Raises:
         StoreError: the plan has a cell of a model or target that it does not describe.
     """
     there = connection.execute("SELECT CAST(plan AS VARCHAR) FROM runs WHERE run_id = ?", [plan.run_id]).fetchone()
-    text = to_json(plan)
+    if text is None:
+        text = to_json(plan)
     if there == (text,):
         return
     if there is None:

@@ -620,7 +620,7 @@ def test_a_plan_that_cannot_be_read_is_named(run: Path, merged: Path) -> None:
 
 def test_hidden_cells_are_reported_with_the_database(run: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put = merging.put
-    monkeypatch.setattr(merging, "put", lambda connection, plan: put(connection, dataclasses.replace(plan, cells=())))
+    monkeypatch.setattr(merging, "put", lambda connection, plan, _text: put(connection, dataclasses.replace(plan, cells=())))
     monkeypatch.setattr(merging, "_unplanned", lambda *_: {})  # it would refuse the shard first
     with pytest.raises(StoreError) as caught:
         merge([run], database)

@@ -99,7 +99,7 @@ def test_a_merge_that_would_hide_a_cell_fails(tmp_path: Path, monkeypatch: pytes
     folder, database = folder_of(tmp_path / "a", WHOLE, "cpu"), tmp_path / "m.duckdb"
     put = merging.put
 
-    def forgetful(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
+    def forgetful(connection: duckdb.DuckDBPyConnection, plan: Plan, _text: str | None) -> None:
         put(connection, dataclasses.replace(plan, cells=plan.cells[1:]))
 
     monkeypatch.setattr(merging, "put", forgetful)
