@@ -136,7 +136,7 @@ def bundles_there(_archive: Path, _folder: RunFolder, whole: Plan, _cache: Path,
 
 
 @contextlib.contextmanager
-def measured(others: Sequence[psutil.Process] = ()) -> Iterator[Cost]:
+def measured(others: Sequence[psutil.Process]) -> Iterator[Cost]:
     """Fill a cost with the wall time of the block, and the CPU time of this process and of others in it."""
     processes = [psutil.Process(), *others]
     cost = Cost()

@@ -502,7 +502,7 @@ class _ClusterRun:
         elif result.failure.retry and result.failure.member not in self._distrusted:
             self._distrusted.add(result.failure.member)
             if len(self._members) > 1:
-                self._view.say(f"{result.failure.member} gets work again if no other member can do it, or a part of it succeeds")
+                self._view.say(f"what failed on {result.failure.member} is tried on another member first, if there is one that can run it")
 
     def _store(self, archive: bytes) -> tuple[str, ...]:
         """Check an archive of shards, and put them into the run's folder. Return the names of those that are new."""

@@ -295,7 +295,7 @@ class _Cells:
             if on_device and result.status in _PERHAPS_THE_DEVICE:
                 crowded.append(done.number)
             else:
-                self._keep(result, cell, model)
+                self._keep(self._checked(result, cell, model), cell, model)
         for number in crowded:
             self.run(*pairs[number], canaries_failed=None)
 
@@ -357,9 +357,9 @@ class _Cells:
         again = self._execute(self._canary_cell(good, self._checks_with), good, utc_now())
         if again.status is Status.PASS:
             return result
-        self._lost = f"{_unlike(again)}. It passed before {cell.key}"
+        self._lost = f"after {cell.key}, {_unlike(again)}"
         why = f": {result.error.message}" if result.error else ""
-        message = f"the device was lost while this cell ran, which ended as {result.status.value}{why}. After it, {self._lost}"
+        message = f"the device was lost: {self._lost}; the cell itself ended as {result.status.value}{why}"
         log = result.error.traceback if result.error else None
         status, stage, kind = Status.INFRA_ERROR, Stage.LOAD, "device_lost"
         return self._not_executed(cell, model, result.started_at, status=status, stage=stage, kind=kind, message=message, traceback=log)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hwmatrix.records import ModelKey, Plan
 
 PART_S: Final = 60.0
-"""How long a part should take, in seconds: long enough that starting its runner (about 10 CPU seconds, most of them imports) does not
+"""How long a part should take, in seconds: long enough that starting its runner (about 10 CPU seconds, see docs/cluster.md) does not
 count much, short enough that a fast worker does more of them, and that a lost machine costs little."""
 _UNKNOWN_S: Final = {True: 2.0, False: 0.5}
 """The cost of a cell if nothing was measured at all, if it is timed and if it is not."""
