@@ -63,7 +63,8 @@ class Measured:
     Of a model that is compiled while it runs: ``graphs`` is the number of compiled graphs, ``graph_breaks`` how often the compiler gave up
     in between and left the rest to Python, ``break_reasons`` where and why; with one graph and no break, the model is compiled as a whole.
     ``recompilations`` is how many graphs later runs with inputs of the same shapes compiled again. ``compile_ms`` is the time of the first
-    run, which compiles with an empty cache, ``cached_compile_ms`` that of one more with the cache which the first one left.
+    run, which compiles with an empty cache, ``cached_compile_ms`` that of one more with the cache which the first one left; only of timed
+    cells.
 
     Of a cell that generates: ``prompt_tokens`` are the tokens of the timed prompt. ``ttft_ms`` is the median time to the first token,
     ``tpot_ms`` that per output token after the first, each with its 95 % interval; ``itl_ms`` are the median times between one token and

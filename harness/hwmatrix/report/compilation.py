@@ -78,7 +78,9 @@ def sentence(cell: CellRow) -> str | None:
         return None
     breaks = cell.graph_breaks or 0
     how = "as one graph" if is_whole(cell) else f"{numbers.plural(cell.graphs, 'graph')}, {numbers.plural(breaks, 'graph break')}"
-    parts = [how, f"{numbers.number((cell.compile_ms or 0.0) / 1000)} s"]
+    parts = [how]
+    if cell.compile_ms is not None:
+        parts.append(f"{numbers.number(cell.compile_ms / 1000)} s")
     if cell.cached_compile_ms is not None:
         parts.append(f"{numbers.number(cell.cached_compile_ms / 1000)} s from its cache")
     if cell.recompilations:

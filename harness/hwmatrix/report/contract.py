@@ -247,7 +247,8 @@ class CompilationEntry:
     """How a model was compiled while it ran. With one graph and no break (``whole``), it is compiled as a whole.
 
     ``break_reasons`` say where the compiler gave up, and why. ``recompilations`` is how many graphs later runs compiled again.
-    ``compile_ms`` is the time of the first run, with an empty cache, ``cached_compile_ms`` that of one more from the cache.
+    ``compile_ms`` is the time of the first run, with an empty cache, ``cached_compile_ms`` that of one more from the cache; both are null
+    in a cell that is not timed.
     """
 
     graphs: int

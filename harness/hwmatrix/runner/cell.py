@@ -98,6 +98,8 @@ def _run_stages(job: CellJob, progress: Progress) -> End:
     progress.enter(Stage.LOAD)
     target = kind(settings=job.cell.settings, options=job.target.options, service=job.service)
     target.check()
+    if job.rule is not None and _compiles(job):
+        cast("Compiling", target).start_cold()
     bundle = bundles.verify(job.bundle)
     progress.found(bundle=bundle.digest, inputs=bundle.kinds, text_path=bundle.text_path)
     parameters, load_ms = timed(lambda: target.load(bundle))
@@ -166,8 +168,13 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
 
 def _found_compiled(job: CellJob, target: Target, progress: Progress, *, again: bool) -> None:
     """Send how a model was compiled, of a target that compiles."""
-    if descriptor_of(job.target.backend).compiling(job.target.options):
-        progress.found(**dataclasses.asdict(cast("Compiling", target).compilation(again=again)))
+    if _compiles(job):
+        found = cast("Compiling", target).compilation(again=again)
+        progress.found(**dataclasses.asdict(found if job.rule is not None else dataclasses.replace(found, compile_ms=None)))
+
+
+def _compiles(job: CellJob) -> bool:
+    return descriptor_of(job.target.backend).compiling(job.target.options)
 
 
 def _fed(target: Target, inputs: Arrays) -> dict[str, Any]:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _STEPS: Final = {1: "upgrade_1_to_2.sql", 5: "upgrade_5_to_6.sql", 6: "upgrade_6_to_7.sql", 8: "upgrade_8_to_9.sql"}
 """Schema versions after which more than the measured columns changed, and the SQL of that change."""
 
+_CHECKPOINT_AT: Final = "64MB"
+"""Size of the write-ahead log at which DuckDB writes it into the file: four times its default, since nothing is recovered from the log."""
+
 
 @contextlib.contextmanager
 def rewriting(database: Path, what: str, *, fresh: bool = False, small_blocks: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -42,6 +45,7 @@ def rewriting(database: Path, what: str, *, fresh: bool = False, small_blocks: b
             shutil.copyfile(database, temporary)
         with duckdb.connect(str(temporary), config={"default_block_size": BLOCK_SIZE} if small_blocks else {}) as connection:
             connection.execute("SET preserve_insertion_order = false")  # samples are numbered
+            connection.execute(f"SET checkpoint_threshold = '{_CHECKPOINT_AT}'")
             _prepare(connection, database)
             yield connection
             connection.execute("CHECKPOINT")

@@ -43,13 +43,16 @@ class DeviceUse:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compilation:
-    """How a model was compiled while it ran, by the fields of :class:`hwmatrix.records.measured.Measured` with these names."""
+    """How a model was compiled while it ran, by the fields of :class:`hwmatrix.records.measured.Measured` with these names.
+
+    ``compile_ms`` is None if an earlier cell may have compiled parts of it.
+    """
 
     graphs: int
     graph_breaks: int
     break_reasons: tuple[str, ...]
     recompilations: int
-    compile_ms: float
+    compile_ms: float | None
     cached_compile_ms: float | None = None
 
     def with_later(self, *, recompilations: int, cached_compile_ms: float | None) -> Compilation:
@@ -150,6 +153,9 @@ class Target(Protocol):
 
 class Compiling(Target, Protocol):
     """A target that compiles models to native code while they run. Its descriptor says so (:meth:`Descriptor.compiling`)."""
+
+    def start_cold(self) -> None:
+        """Forget what earlier cells have compiled. Called after ``check`` in cells that are timed, whose time to compile is measured."""
 
     def compilation(self, *, again: bool) -> Compilation:
         """How the model was compiled, with the recompilations of all runs so far.

@@ -9,7 +9,7 @@ import pytest
 from factory_rows import Database, steady
 
 from hwmatrix.cli.main import main
-from hwmatrix.report.compilation import compilations
+from hwmatrix.report.compilation import compilations, sentence
 from hwmatrix.report.json_report import matrix_json
 from hwmatrix.report.markdown import matrix_md
 from hwmatrix.report.rows import read
@@ -78,3 +78,13 @@ def test_why_says_how_it_was_compiled(database: Path, capsys: pytest.CaptureFixt
     assert f"| {ITEM}" in told
     assert main(["why", "bert", "inductor", "--database", str(database)]) == 0
     assert "compiled:   as one graph, 9.00 s, 0.700 s from its cache" in capsys.readouterr().out
+
+
+def test_a_cell_without_timing_has_no_time_to_compile(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as filled:
+        filled.run()
+        filled.shard("s-inductor", "inductor")
+        filled.cell(filled.plan("bert", "inductor"), "s-inductor", **WHOLE | {"compile_ms": None, "cached_compile_ms": None})
+    report = read(tmp_path / "m.duckdb")
+    assert "| inductor (container) | float32 | 1 | 1 | 0 | 0 | \u2013 | \u2013 |" in matrix_md(report)
+    assert sentence(report.cells[0]) == "as one graph"

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from factory_plans import cell_plan
 
 from hwmatrix.errors import UnavailableError
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.targets.inductor import compiler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def program(folder: Path, name: str, text: str) -> Path:
@@ -118,3 +123,35 @@ def test_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: py
     assert not place.alive()
     assert not folder.exists()
     place.stop()
+
+
+@pytest.fixture
+def cell_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """Makes a cell's target, in a folder in which an earlier cell has compiled something."""
+    target = pytest.importorskip("hwmatrix.targets.inductor.target")
+    monkeypatch.setattr(target.compiler, "installed", lambda: ("", {}))
+    monkeypatch.setattr(target.TorchCpu, "check", lambda _: "a CPU")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "before")
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / "kernel.so").touch()
+    return lambda: target.Inductor(settings=cell_plan().settings, options={}, service={"folder": str(tmp_path)})
+
+
+def test_cells_share_what_they_compile_until_one_is_timed(tmp_path: Path, cell_in: Callable[[], Any]) -> None:
+    cell = cell_in()
+    assert cell.check() == "a CPU"
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "cells")
+    assert (tmp_path / "cells" / "kernel.so").is_file()
+    cell.start_cold()
+    assert not (tmp_path / "cells").exists()
+    cell.start_cold()
+
+
+@pytest.mark.parametrize(("total_mb", "free_mb", "kept"), [(1024, 600, True), (1024, 400, False), (1 << 20, 3072, True)])
+def test_a_disk_that_fills_ends_the_sharing(  # noqa: PLR0917 - a table of three
+    tmp_path: Path, cell_in: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, total_mb: int, free_mb: int, kept: object
+) -> None:
+    disk = type(shutil.disk_usage("/"))(total_mb << 20, (total_mb - free_mb) << 20, free_mb << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
+    cell_in().check()
+    assert (tmp_path / "cells").exists() is kept

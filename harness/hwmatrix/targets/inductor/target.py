@@ -1,4 +1,4 @@
-"""TorchInductor on the CPU: each cell compiles with an empty cache of its own, so that its compile time does not depend on the others."""
+"""TorchInductor on the CPU: a timed cell compiles with an empty cache, so that its compile time does not depend on the others."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from hwmatrix.records import Settings
 
 _FOLDER: Final = "folder"
+_OF_CELLS: Final = "cells"
+_KEPT_FREE: Final = 2 << 30
+"""Bytes to leave free on a large disk; on a small one, such as a container's, half of it."""
 _PREFIX: Final = "hwmatrix-inductor-"
 _CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
 """PyTorch's variable for the folder of its compiled code."""
@@ -52,18 +55,24 @@ class Inductor(TorchCpu):
         return Workplace()
 
     def check(self) -> str:
-        """Find the compiler, and empty the cell's cache.
+        """Find the compiler, and the cache of compiled code, which is emptied when the disk fills.
 
         Raises:
             UnavailableError: there is no compiler.
         """
         compiler.installed()
         if self._service is not None:
-            cache = Path(self._service[_FOLDER]) / "cell"
-            shutil.rmtree(cache, ignore_errors=True)
-            cache.mkdir()
+            cache = Path(self._service[_FOLDER]) / _OF_CELLS
             os.environ[_CACHE] = str(cache)
+            disk = shutil.disk_usage(cache.parent)
+            if disk.free < min(disk.total // 2, _KEPT_FREE):
+                shutil.rmtree(cache, ignore_errors=True)
         return super().check()
+
+    def start_cold(self) -> None:
+        """Empty the cache of compiled code. Without timing, models of one kernel compile it once: most of the time goes into that."""
+        if self._service is not None:
+            shutil.rmtree(Path(self._service[_FOLDER]) / _OF_CELLS, ignore_errors=True)
 
     def placement(self) -> Placement:
         """The placement as on the CPU; nothing is on the target if nothing was compiled."""
@@ -74,7 +83,7 @@ class Inductor(TorchCpu):
 
 
 class Workplace:
-    """A folder for the compiled code of one cell after the other, with what all need: a test of the instruction sets, made once."""
+    """A folder for the compiled code of cells, with what all need: a test of the instruction sets, made once."""
 
     shares_device = False
 

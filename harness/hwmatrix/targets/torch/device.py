@@ -110,6 +110,9 @@ class TorchDevice:
         self._compiled.compile(self.run)
         return "torch.compile (inductor)"
 
+    def start_cold(self) -> None:
+        """Do nothing: a device's compiled code stays in PyTorch's own cache."""
+
     def compilation(self, *, again: bool) -> Compilation:
         """How the model was compiled."""
         assert self._compiled is not None  # noqa: S101 - only if it compiles
