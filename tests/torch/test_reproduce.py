@@ -28,7 +28,7 @@ from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import find_or_build
 from hwmatrix.models.factory.pins import part_asked
 from hwmatrix.models.inputs import make_inputs
-from hwmatrix.records import Dtype, Family, Settings, Size, Tolerance
+from hwmatrix.records import Dtype, Family, Settings, Size, Status, Tolerance
 from hwmatrix.runner import cell
 from hwmatrix.runner.job import CellJob
 from hwmatrix.store.latest import merge_latest
@@ -361,6 +361,49 @@ def test_quantization_uses_the_samples_of_the_run(tmp_path: Path, cache: Path) -
     printed = ran(path, cwd=tmp_path).stdout
     (error,) = re.findall(r"relative L2 error ([\d.e-]+), allowed", printed)
     assert float(error) == pytest.approx(facts["relative_error"], rel=0.01)
+
+
+REDUCED = {
+    "cpu": ("int8_dynamic",),
+    "openvino": ("int4", "a8w8"),
+    "onnxruntime": ("int8_dynamic", "int4", "a8w8"),
+}
+"""Precisions in which targets reduce a float32 model or graph themselves. executorch does so, too, in minutes."""
+
+
+@pytest.fixture(scope="module")
+def reduced(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The database of a run of vit in these."""
+    output = tmp_path_factory.mktemp("reduced")
+    dtypes = sorted({dtype for given in REDUCED.values() for dtype in given})
+    command = [sys.executable, "-m", "hwmatrix", "matrix", "--models", "vit", "--targets", *REDUCED, "--dtypes", *dtypes]
+    done = subprocess.run(
+        [*command, "--isolation", "none", "--no-timing", "--no-adapt", "--output-dir", str(output)],
+        env=os.environ | {"HWMATRIX_CACHE": str(cache.parent)},
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return output / "matrix.duckdb"
+
+
+@pytest.mark.parametrize(("target", "dtype"), [(target, dtype) for target, dtypes in REDUCED.items() for dtype in dtypes])
+def test_a_script_reduces_precision_as_the_target_does(tmp_path: Path, cache: Path, reduced: Path, target: str, dtype: str) -> None:
+    """The script rounds the same numbers, from the same samples: its error is the cell's."""
+    made = reproduce("vit", target, database=reduced, dtype=Dtype(dtype), cache=cache, force=True)
+    if made.cell.status is Status.UNAVAILABLE:
+        pytest.skip(str(made.cell.message))
+    path = tmp_path / "script.py"
+    path.write_text(made.script, encoding="utf-8")
+    for name, source in made.data.items():
+        (path.with_suffix("") / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, path.with_suffix("") / name)
+    told = ran(path, cwd=tmp_path)
+    found = re.findall(r"relative L2 error ([\d.e-]+), allowed", told.stdout)
+    assert found, told.stderr[-2000:]
+    assert float(found[0]) == pytest.approx(made.cell.relative_error, rel=0.01)
 
 
 @pytest.mark.parametrize("target", ["cpu", "openvino", "onnxruntime"])

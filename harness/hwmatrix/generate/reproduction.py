@@ -32,11 +32,16 @@ _PACKAGES: Final = {
 _OPENVINO_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.BFLOAT16: "bf16"}
 """The hint for a precision; there is none for ``default``."""
 _REDUCED: Final = frozenset({Dtype.FLOAT16, Dtype.INT8, Dtype.INT4, Dtype.INT8_DYNAMIC, Dtype.A8W8})
-_NOT_REDUCED: Final = {
-    **dict.fromkeys(("openvino", "onnxruntime", "browser", "executorch"), _REDUCED),
-    "torch": frozenset({Dtype.INT8_DYNAMIC}),
+"""The precisions in which a target that compiles a float32 graph reduces it first."""
+_GROUP: Final = 16
+"""Weights of a group with one scale in int4, on OpenVINO and ONNX Runtime."""
+_REDUCING: Final = {
+    ("torch", Dtype.INT8_DYNAMIC): "torchao",
+    **dict.fromkeys((("openvino", dtype) for dtype in (Dtype.INT8, Dtype.INT4, Dtype.A8W8)), "nncf"),
+    ("executorch", Dtype.A8W8): "torchao",
+    **dict.fromkeys((("browser", dtype) for dtype in _REDUCED), "onnxruntime"),
 }
-"""The precisions, by template, in which the target reduces the weights of a graph itself, and the script does not."""
+"""The package, by template and precision, that reduces a graph or a model."""
 _BROWSER_FLAGS: Final = {"software": "--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader"}
 _NOT_OUTPUTS: Final = ("past_key_values", "past_buckets_states", "cache_params", "mems", "loss")
 MARK: Final = "# Measured by hwmatrix "
@@ -90,11 +95,13 @@ def reproduce(
         message = f"{cell.model.name} on {cell.target.name} in {cell.precision} is no error of the target: {cell.message}"
         raise NothingSelectedError(message, advice="Choose a more precise --dtype. To write the script anyway, add --force.")
     kind = "torch" if cell.status is Status.FACTORY_ERROR else _template(cell.target)
-    if cell.settings.dtype in _NOT_REDUCED.get(kind, ()):
-        what = f"no script can reproduce a cell of {cell.target.name} in {cell.precision}: scripts do not reduce weights as hwmatrix does"
+    if cell.kernels_alone:
+        what = f"no script can reproduce {cell.model.name} on {cell.target.name} in {cell.precision}: its kernels differ from the same "
+        what += "rounded weights in float32, and scripts compare with the reference alone, from which it does not differ too much"
         raise ConfigError([Problem(where="--dtype", what=what, hint="rerun the cell: the report has its command")])
     code = model_code(cell.model, cache or needed_cache_folder(os.environ) / "bundles")
-    packages = _PACKAGES[kind]
+    reducing = _REDUCING.get((kind, cell.settings.dtype))
+    packages = (*_PACKAGES[kind], *([reducing] if reducing else []))
     script = render(
         f"reproduce/{kind}.py.j2",
         title=_title(cell),
@@ -112,6 +119,9 @@ def reproduce(
         limit_mb=cell.limits.memory_mb if cell.status is Status.OOM and _limits_host_memory(cell) else None,
         timeout_s=cell.limits.timeout_s if cell.status is Status.TIMEOUT else None,
         external=cell.model.size is Size.FULL,
+        reduced=cell.settings.dtype.value if cell.settings.dtype in _REDUCED else None,
+        group=_GROUP,
+        samples=_CALIBRATION_SAMPLES,
         **_RUNTIMES[kind](cell, code),
     )
     return Reproduction(cell=cell, script=script, data=code.data)
@@ -202,13 +212,16 @@ def _pinned(package: str, cell: MeasuredCell) -> str:
 
 def _torch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     if cell.status is Status.FACTORY_ERROR:
-        return {"device": "cpu", "attention": _eager(code), "compiled": False}
+        return {"device": "cpu", "attention": _eager(code), "compiled": False, "rounded": False, "dtype": "float32"}
     descriptor, options = descriptor_of(cell.target.backend), cell.target.options
     number = int(options.get("device", 0)) if descriptor.several else 0
+    rounded = cell.settings.dtype is Dtype.INT8_DYNAMIC
     return {
         "device": descriptor.torch_name(number),
         "attention": _attention(cell, code),
         "compiled": descriptor.compiling(options),
+        "rounded": rounded,
+        "dtype": "float32" if rounded else cell.settings.dtype.value,
     }
 
 
@@ -217,6 +230,8 @@ def _openvino(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
     if cell.settings.dtype in _OPENVINO_PRECISION:
         config["INFERENCE_PRECISION_HINT"] = _OPENVINO_PRECISION[cell.settings.dtype]
+    elif cell.settings.dtype in _REDUCED:
+        config["INFERENCE_PRECISION_HINT"] = "f16" if cell.settings.dtype is Dtype.FLOAT16 else "f32"
     if device == "CPU":
         config["INFERENCE_NUM_THREADS"] = str(cell.settings.threads)
     converted = (cell.method or "").startswith("openvino.convert_model") or cell.error_type == "unsupported_operator"
@@ -256,7 +271,6 @@ def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
         "raised": quantized and (method is None or "masks raised" in method),
         "quantized": quantized,
         "activations": "QUInt16" if cell.settings.dtype is Dtype.A16W8 else "QUInt8",
-        "samples": _CALIBRATION_SAMPLES,
     }
 
 

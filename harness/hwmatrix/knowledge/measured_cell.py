@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.records import Dtype, Limits, ModelPlan, Settings, Size, Status, TargetPlan, Tolerance, plan_from_json
+from hwmatrix.records.backends import descriptor_of
 from hwmatrix.store.reading import reading, records
 
 if TYPE_CHECKING:
@@ -63,11 +64,22 @@ class MeasuredCell:
 
     @property
     def allowed_error(self) -> float:
-        """The largest relative L2 error that passes: the limit of matrix.yaml, or a multiple of the model's noise floor."""
+        """The largest relative L2 error from the reference that passes: matrix.yaml's, or a multiple of the model's noise floor."""
         limit = self.tolerance.relative_error
-        if self.tolerance.excess is None or not self.excess or self.relative_error is None:
+        if self.tolerance.excess is None or not self.excess or self.relative_error is None or self._compared_twice:
             return limit
         return min(limit, self.tolerance.excess * self.relative_error / self.excess)
+
+    @property
+    def kernels_alone(self) -> bool:
+        """Whether it fails only in comparison with its own rounded weights in float32: its error from the reference is allowed."""
+        close = self.relative_error is not None and self.relative_error <= self.tolerance.relative_error
+        return self._compared_twice and self.status is Status.MISMATCH and self.error_type != PRECISION_LOSS and close
+
+    @property
+    def _compared_twice(self) -> bool:
+        """Whether ``excess`` is the error from the same rounded weights in float32, and not that from the reference."""
+        return self.settings.dtype in descriptor_of(self.target.backend).rounds
 
 
 PRECISION_LOSS: Final = "precision_loss"

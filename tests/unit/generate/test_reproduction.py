@@ -209,20 +209,38 @@ def test_quantized_cells_are_quantized_in_the_script(tmp_path: Path, dtype: str,
 
 
 @pytest.mark.parametrize(
-    ("target", "dtype"),
+    ("target", "dtype", "present"),
     [
-        ("openvino", "int4"),
-        ("onnxruntime", "a8w8"),
-        ("cpu", "int8_dynamic"),
-        ("webgpu", "int4"),
-        ("webnn", "float16"),
-        ("executorch", "a8w8"),
+        ("openvino", "float16", ["compress_to_fp16=True", '"INFERENCE_PRECISION_HINT": "f16"', "OPTIMIZATION_CAPABILITIES"]),
+        ("openvino", "int8", ["mode=nncf.CompressWeightsMode.INT8_ASYM", '"INFERENCE_PRECISION_HINT": "f32"', "import nncf"]),
+        ("openvino", "int4", ["group_size=16, all_layers=True", "DYNAMIC_QUANTIZATION_GROUP_SIZE"]),
+        ("openvino", "a8w8", ["nncf.quantize(", "special = [0, 255]"]),
+        ("onnxruntime", "float16", ["convert_float_to_float16(model, keep_io_types=True)", "reduce(path, inputs)"]),
+        ("onnxruntime", "int4", ["bits=4, block_size=16, is_symmetric=True, accuracy_level=1"]),
+        ("onnxruntime", "int8_dynamic", ["quantization.quantize_dynamic("]),
+        ("onnxruntime", "a8w8", ["quantization.quantize_static(", "range(7)"]),
+        ("cpu", "int8_dynamic", ["quantize_(model, Int8DynamicActivationInt8WeightConfig())", "dtype = torch.float32"]),
+        ("webgpu", "int4", ["MatMulNBitsQuantizer(", '"graph": path.name']),
+        ("webnn", "float16", ["convert_float_to_float16("]),
+        ("executorch", "a8w8", ["convert_pt2e(observed)", "DynamoExporter()"]),
     ],
 )
-def test_a_precision_that_scripts_lack_is_refused(tmp_path: Path, target: str, dtype: str) -> None:
-    database = database_of(tmp_path / "m.duckdb", target, dtype=dtype)
-    with pytest.raises(ConfigError, match=f"no script can reproduce a cell of {target} in {dtype}: .*rerun the cell"):
-        script_of(database, target)
+def test_weights_are_reduced_as_the_target_does(tmp_path: Path, target: str, dtype: str, present: list[str]) -> None:
+    script = script_of(database_of(tmp_path / "m.duckdb", target, dtype=dtype), target)
+    assert [each for each in present if each not in script] == []
+    assert script.count("def calibration_samples(") == (dtype == "a8w8")
+
+
+@pytest.mark.parametrize(("error", "refused"), [(1e-5, True), (0.5, False)])
+def test_a_kernel_that_differs_from_its_own_weights_alone_has_no_script(tmp_path: Path, error: float, refused: object) -> None:
+    """The reference in float32 is the only one that a script has."""
+    measured = {"relative_error": error, "excess": 3000.0, "error_type": "mismatch"}
+    database = database_of(tmp_path / "m.duckdb", "onnxruntime", dtype="int8_dynamic", **measured)
+    if refused:
+        with pytest.raises(ConfigError, match=r"its kernels differ from the same rounded weights in float32.*rerun the cell"):
+            script_of(database, "onnxruntime")
+    else:
+        assert constant(script_of(database, "onnxruntime"), "TOLERANCE") == 1e-3, "the excess is not that of the reference"
 
 
 def test_a_precision_that_openvino_chose_is_left_to_it_again(tmp_path: Path) -> None:
