@@ -99,10 +99,23 @@ def test_gates_that_start_closed_are_opened() -> None:
     assert float((text - other).abs().max()) > 1e-3 * float(text.abs().max()), "the image does not reach the logits"
 
 
-def test_what_cannot_be_built_here_says_which_package_it_needs() -> None:
-    with pytest.raises(FactoryError, match="timm") as caught:
-        next(attempts(plan_of("gemma3n")))
-    assert caught.value.error_type == "unbuildable"
+@pytest.mark.parametrize("there", ["timm_is_missing", "torch"])
+def test_a_type_that_needs_more_packages_says_which_and_is_tried_where_they_are(there: str) -> None:
+    import dataclasses
+    import unittest.mock
+
+    entry = override("edgetam")
+    assert entry.packages == ("timm", "torchvision")
+    entry = dataclasses.replace(entry, packages=("torch", there))
+    with unittest.mock.patch("hwmatrix.models.factory.make.override", return_value=entry):
+        if there == "torch":
+            _, config = next(attempts(plan_of("edgetam")))
+            assert config.vision_config.backbone_config.architecture == "repvit_m1"
+            return
+        told = r"it needs torch and timm_is_missing, which the images lack: .* add them to images/cpu/requirements\.txt"
+        with pytest.raises(FactoryError, match=told) as caught:
+            next(attempts(plan_of("edgetam")))
+        assert caught.value.error_type == "unbuildable"
 
 
 def test_a_gentler_level_that_a_class_refuses_does_not_hide_the_first() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import importlib.util
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import FactoryError
@@ -21,7 +21,6 @@ FACTORY: Final = "factory"
 """``weights`` of a plan whose model is made from its type alone."""
 MOST_PARAMETERS: Final = 20_000_000
 """The limit of a tiny model: all bundles of a sweep must fit on a disk."""
-_PACKAGE: Final = re.compile(r"requires? the (?:`|')?([\w.-]+)(?:`|')? (?:library|package)|No module named '([\w.]+)'")
 
 
 def attempts(plan: ModelPlan) -> Iterator[tuple[str, Any]]:
@@ -35,6 +34,11 @@ def attempts(plan: ModelPlan) -> Iterator[tuple[str, Any]]:
     known = override(plan.architecture)
     if known.impossible is not None:
         raise FactoryError(known.impossible, error_type="unbuildable")
+    if any(importlib.util.find_spec(name) is None for name in known.packages):
+        needed = " and ".join(known.packages)
+        message = f"it needs {needed}, which the images lack: if your package index has them for this PyTorch, "
+        message += "add them to images/cpu/requirements.txt"
+        raise FactoryError(message, error_type="unbuildable")
     if plan.architecture not in transformers.CONFIG_MAPPING:
         message = f"transformers {transformers.__version__} has no architecture {plan.architecture!r}"
         raise FactoryError(message, error_type="unknown_architecture")

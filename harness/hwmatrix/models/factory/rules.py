@@ -92,8 +92,8 @@ class Override:
     ``model_class`` is built from if the whole model has no forward pass. ``gain`` rescales the weights so that each layer multiplies its
     signal by it: for classes whose initialization ignores the width, so that the signal fades out in narrow layers. ``attention`` is the
     implementation to use if eager attention is wrong: for the whole model, or for parts by the name of their configuration; other parts
-    use their default. ``text_path`` says why the type gets text alone although it could take more. ``impossible`` says why the type
-    cannot be built here.
+    use their default. ``text_path`` says why the type gets text alone although it could take more. ``packages`` are those that it needs and
+    that the images lack, by the names of their modules. ``impossible`` says why the type cannot be built at all.
     """
 
     reason: Annotated[str, Field(min_length=10)]
@@ -109,6 +109,7 @@ class Override:
     tokens: dict[str | int, Annotated[int, Field(ge=0)]] | None = None
     sequence: Annotated[int, Field(gt=0)] | None = None
     text_path: str | None = None
+    packages: tuple[str, ...] = ()
     impossible: str | None = None
 
 
@@ -145,8 +146,8 @@ def override(model_type: str) -> Override:
 
 @functools.cache
 def digest(model_type: str) -> str:
-    """SHA-256 of what determines how a type is built, apart from code: the rules and its override."""
-    entry = pydantic.TypeAdapter(Override).dump_json(override(model_type))
+    """SHA-256 of what determines how a type is built, apart from code: the rules and its override, except what has to be installed."""
+    entry = pydantic.TypeAdapter(Override).dump_json(override(model_type), exclude={"packages"})
     return hashlib.sha256(_text("rules.yaml").encode() + entry).hexdigest()
 
 
