@@ -51,7 +51,7 @@ FAILS_TO_BUILD = {
     "gives NaN": ("factory_error", "build", "reference_not_finite"),
 }
 """The expected status, stage and error type of models whose faults occur while their bundles are built."""
-HALF_BUILT = [Case(name=case.name, fault=case.fault, timeout_s=10, memory_mb=1536) for case in CASES if case.name in FAILS_TO_BUILD]
+HALF_BUILT = [Case(name=case.name, fault=case.fault, memory_mb=1536) for case in CASES if case.name in FAILS_TO_BUILD]
 FORWARD = {Stage.PREPARE.value, Stage.RUN.value}
 """The stages that execute a model's forward pass: prepare if the target exports it, else run."""
 
