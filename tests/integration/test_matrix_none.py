@@ -82,8 +82,10 @@ def test_a_model_of_matrix_yaml_end_to_end(tmp_path: Path, cache: dict[str, str]
 
 
 def test_every_combination_of_varied_settings_is_a_cell(tmp_path: Path, cache: dict[str, str]) -> None:
+    (tmp_path / "matrix.yaml").write_text(untrained(), encoding="utf-8")
+    where = ("--matrix", str(tmp_path / "matrix.yaml"), "--output-dir", str(tmp_path))
     varied = ("--batch", "1", "2", "--sequence-length", "16", "24", "--no-timing", "--no-generation")
-    matrix("--models", "gpt2", "--targets", "cpu", *NONE, *varied, "--output-dir", str(tmp_path), environment=cache, expect=0)
+    matrix("--models", "gpt2", "--targets", "cpu", *NONE, *varied, *where, environment=cache, expect=0)
     cells = document(tmp_path)["cells"]
     found = {(cell["settings"]["batch"], cell["settings"]["sequence_length"]): cell["outputs"][0]["shape"][:2] for cell in cells}
     assert found == {(batch, length): [batch, length] for batch in (1, 2) for length in (16, 24)}
