@@ -81,7 +81,8 @@ def reproduce(
     graph, quantization), and does not need hwmatrix. A model that was made from its type alone is built here once, by the rules of
     this hwmatrix and the installed transformers, and its configuration is written into the script. A model that hwmatrix trained comes from
     its bundle in ``cache`` (by default the user's), where it is trained again if it is missing: the script reads it from files beside it.
-    ``force`` also allows a cell that passes, or that fails only because its precision costs the model too much.
+    ``force`` also allows a cell that passes, that fails only because its precision costs the model too much, or whose kernels differ only
+    from its own rounded weights.
 
     Raises:
         ConfigError: no such model or target on record, it was never executed, scripts lack its precision, the packages that make the inputs
@@ -95,10 +96,11 @@ def reproduce(
         message = f"{cell.model.name} on {cell.target.name} in {cell.precision} is no error of the target: {cell.message}"
         raise NothingSelectedError(message, advice="Choose a more precise --dtype. To write the script anyway, add --force.")
     kind = "torch" if cell.status is Status.FACTORY_ERROR else _template(cell.target)
-    if cell.kernels_alone:
-        what = f"no script can reproduce {cell.model.name} on {cell.target.name} in {cell.precision}: its kernels differ from the same "
-        what += "rounded weights in float32, and scripts compare with the reference alone, from which it does not differ too much"
-        raise ConfigError([Problem(where="--dtype", what=what, hint="rerun the cell: the report has its command")])
+    if cell.kernels_alone and not force:
+        where = f"{cell.model.name} on {cell.target.name} in {cell.precision}"
+        what = f"a script cannot show what fails for {where}: its kernels differ too much from the same rounded weights in float32, but a "
+        what += "script compares with the reference, and that error is allowed"
+        raise ConfigError([Problem(where="--dtype", what=what, hint="rerun the cell (the report has its command), or add --force")])
     code = model_code(cell.model, cache or needed_cache_folder(os.environ) / "bundles")
     reducing = _REDUCING.get((kind, cell.settings.dtype))
     packages = (*_PACKAGES[kind], *([reducing] if reducing else []))

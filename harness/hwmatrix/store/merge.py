@@ -79,11 +79,11 @@ class _Candidate:
 class _Run:
     """What the merge keeps of a run's plan: its matrix.yaml, and the keys of the cells that a new plan dropped.
 
-    ``planned_without`` are those that the plan itself lists, ``withdrawn`` also those that shards turn out to have.
+    ``listed`` are those that the plan itself lists, ``withdrawn`` also those that shards turn out to have.
     """
 
     matrix_sha256: str
-    planned_without: frozenset[str]
+    listed: frozenset[str]
     withdrawn: set[str]
 
 
@@ -129,7 +129,7 @@ def _put_plans(connection: duckdb.DuckDBPyConnection, folders: list[Path], datab
         plan = united([*plans, (str(database), known)] if known is not None else plans)
         read = texts.pop(run_id)
         put(connection, plan, read[0] if len(read) == 1 and known is None else None)
-        runs[run_id] = _Run(matrix_sha256=plan.matrix_sha256, planned_without=frozenset(plan.withdrawn), withdrawn=set(plan.withdrawn))
+        runs[run_id] = _Run(matrix_sha256=plan.matrix_sha256, listed=frozenset(plan.withdrawn), withdrawn=set(plan.withdrawn))
     connection.commit()
     return runs, files
 
@@ -163,7 +163,7 @@ def _merge_into(connection: duckdb.DuckDBPyConnection, runs: dict[str, _Run], fi
                     rejected.append(candidate.file.rejected(error))
     connection.begin()
     for run_id, run in runs.items():
-        if run.withdrawn != run.planned_without:
+        if run.withdrawn != run.listed:
             plan = plan_in(connection, run_id, where=str(database))
             assert plan is not None  # noqa: S101 - it was put above
             put(connection, dataclasses.replace(plan, withdrawn=tuple(sorted(run.withdrawn))))
