@@ -104,6 +104,36 @@ def test_a_target_compiles_if_its_backend_or_its_options_say_so() -> None:
     assert not descriptor_of("onnxruntime").compiling({"compile": True})
 
 
+@pytest.mark.parametrize(("installed", "chosen", "used"), [(True, None, True), (True, "/mine", False), (False, None, False)])
+def test_cells_link_with_mold_until_one_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: object, chosen: str | None, used: object
+) -> None:
+    target = pytest.importorskip("hwmatrix.targets.inductor.target")
+    (tmp_path / "mold").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path) if installed else "")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(target.compiler, "installed", lambda: ("", {}))
+    monkeypatch.setattr(target.TorchCpu, "check", lambda _: "a CPU")
+    monkeypatch.setattr("torch._inductor.cpu_vec_isa.pick_vec_isa", lambda: None)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "before")
+    monkeypatch.setenv("COMPILER_PATH", chosen or "")
+    if chosen is None:
+        monkeypatch.delenv("COMPILER_PATH")
+    place = target.Workplace()
+    service = place.start()
+    cell = target.Inductor(settings=cell_plan().settings, options={}, service=service)
+    cell.check()
+    linker = Path(service["folder"]) / "linker"
+    assert linker.is_dir() is used
+    assert os.environ.get("COMPILER_PATH") == (str(linker) if used else chosen)
+    if used:
+        assert (linker / "ld").resolve() == tmp_path / "mold"
+    cell.start_cold()
+    assert os.environ.get("COMPILER_PATH") == chosen
+    place.stop()
+
+
 def test_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = pytest.importorskip("hwmatrix.targets.inductor.target")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -22,6 +22,11 @@ def found() -> str | None:
     return shutil.which(_wanted())
 
 
+def fast_linker() -> str | None:
+    """Return the path of mold, which links for Linux in a fraction of GNU ld's time; None if it is missing."""
+    return shutil.which("mold") if sys.platform == "linux" else None
+
+
 def _wanted() -> str:
     return os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
 
