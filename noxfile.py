@@ -30,7 +30,11 @@ RUNTIMES = [
 ]
 """The runtimes that the targets' tests need, as far as they can be installed on a host."""
 
+SLOWEST = ("--durations=40", "--durations-min=20")
+"""Ends the output with the slowest tests, in seconds."""
+
 SIDE_BY_SIDE = (
+    *SLOWEST,
     "-m",
     "not alone and not pipeline",
     "--numprocesses=logical",
@@ -40,7 +44,7 @@ SIDE_BY_SIDE = (
 )
 """Runs tests in parallel, one per core. The tests of a file run on one worker, since they share fixtures; long files come first."""
 
-ALONE = ("-m", "alone and not pipeline")
+ALONE = (*SLOWEST, "-m", "alone and not pipeline")
 """All other tests, one at a time in one process: tests/conftest.py sets the mark ``alone``."""
 
 _KEEPING_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwmatrix.models.onnx_graph import fit, name_outputs, output_names
+from hwmatrix.models.onnx_graph import fit, keep_longer_axes, name_outputs, output_names
 
 pytestmark = pytest.mark.torch
 
@@ -112,3 +112,33 @@ def test_another_number_of_outputs_than_names_is_refused() -> None:
     one = node("Neg", [taken], "y")
     with pytest.raises(ValueError, match="1 outputs, but the model has 2: y, z"):
         name_outputs(model([taken], [one.outputs[0]], [one]).graph, ["y", "z"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "kept", "found"),
+    [
+        ([3, 1], [0], 1, [3, 1]),  # the converter of PyTorch's squeeze(0)
+        ([3, 1], [-1], 0, [3]),
+        ([1, 3], [0], 0, [3]),
+        (["rows", 1], [0], 0, None),  # only running it tells
+        ([3, 1], None, 0, [3]),  # every axis of 1, as ONNX defines it
+    ],
+)
+def test_a_squeeze_of_a_longer_axis_does_nothing_as_in_pytorch(
+    shape: list[int | str], axes: list[int] | None, kept: int, found: list[int] | None
+) -> None:
+    import onnx_ir
+
+    taken = onnx_ir.Value(name="x", shape=onnx_ir.Shape(shape), type=onnx_ir.TensorType(onnx_ir.DataType.FLOAT))
+    takes, weights = [taken], []
+    if axes is not None:
+        weights = [onnx_ir.Value(name="axes", const_value=onnx_ir.tensor(np.array(axes), name="axes"))]
+        takes += weights
+    free = onnx_ir.Shape([None] * len(found or shape))
+    given = onnx_ir.Value(name="y", shape=free, type=onnx_ir.TensorType(onnx_ir.DataType.FLOAT))
+    program = model([taken], [given], [onnx_ir.node("Squeeze", takes, outputs=[given])], weights)
+    assert keep_longer_axes(program) == kept
+    assert keep_longer_axes(program) == 0
+    if found is not None:
+        (array,) = run(program, {"x": np.zeros(shape, np.float32)})
+        assert list(array.shape) == found

@@ -15,6 +15,7 @@ from hwmatrix.generate.model_code import ModelCode, model_code
 from hwmatrix.generate.rendering import render
 from hwmatrix.knowledge.measured_cell import PRECISION_LOSS, MeasuredCell, find_cell
 from hwmatrix.models.build import RECIPE
+from hwmatrix.models.onnx_export import KEPT_AXES
 from hwmatrix.records import Backend, Dtype, Execution, Size, Status
 from hwmatrix.records.backends import Memory, descriptor_of
 
@@ -245,16 +246,17 @@ def _openvino(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     }
 
 
-def _exporter(cell: MeasuredCell) -> str:
-    """Which exporter made the graph; if none did, torch's own, which most people know."""
+def _export(cell: MeasuredCell) -> dict[str, Any]:
+    """Which exporter made the graph (if none did, torch's own, which most people know), and whether its graph may need the correction."""
+    corrected = cell.method is None or KEPT_AXES in cell.method
     found = re.search(r"(transformers|torch) ONNX export|by the (transformers|torch) exporter", cell.method or "")
     if found:
-        return found[1] or found[2]
-    return "torch" if cell.error_type in _WITHOUT_GRAPH else "transformers"
+        return {"exporter": found[1] or found[2], "corrected": corrected}
+    return {"exporter": "torch" if cell.error_type in _WITHOUT_GRAPH else "transformers", "corrected": corrected}
 
 
 def _onnxruntime(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
-    return {"exporter": _exporter(cell)}
+    return _export(cell)
 
 
 def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
@@ -262,7 +264,7 @@ def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
     quantized = cell.settings.dtype in {Dtype.A16W8, Dtype.A8W8}
     method = cell.method
     return {
-        "exporter": _exporter(cell),
+        **_export(cell),
         "soc_model": int(cell.target.options.get("soc_model", _QNN_SOC_MODEL)),
         "fused": method is None or "RMS norms fused" in method,
         "over_rows": method is None or "RMS norms fused over rows" in method,  # earlier versions fused them without the reshape
@@ -286,9 +288,9 @@ def _executorch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
 def _browser(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
     if cell.target.backend == Backend.WEBGPU:
         flags = _BROWSER_FLAGS.get(str(cell.target.options.get("adapter", "software")), "--enable-unsafe-webgpu")
-        return {"exporter": _exporter(cell), "provider": {"name": "webgpu"}, "flags": flags}
+        return {**_export(cell), "provider": {"name": "webgpu"}, "flags": flags}
     provider = {"name": "webnn", "deviceType": str(cell.target.options.get("device", "cpu"))}
-    return {"exporter": _exporter(cell), "provider": provider, "flags": "--enable-features=WebMachineLearningNeuralNetwork"}
+    return {**_export(cell), "provider": provider, "flags": "--enable-features=WebMachineLearningNeuralNetwork"}
 
 
 _RUNTIMES: Final = {

@@ -156,6 +156,7 @@ def make_onnx(bundle: Bundle, folder: Path) -> dict[str, Any]:
         program, prepared = onnx_exporters.traced_with_any_shape(load, sample, onnx_exporters.with_any_shape, still=still)
         described = _described_onnx(program, sample, prepared)
         file = f"{component}.onnx"
+        onnx_graph.keep_longer_axes(program)
         onnx_exporters.save(program, folder / file)
         opsets.append(int(program.opset_imports[""]))
         return {"file": file, **described}

@@ -47,6 +47,8 @@ EXPORTS: Final = (*EXPORTERS, *GENERATION)
 """Every export that a bundle may have, by the name of its folder."""
 TIMED_OUT: Final = "ExporterTimedOut"
 """The ``error_type`` of an exporter that was killed because it ran out of time."""
+KEPT_AXES: Final = "squeezes of longer axes left out"
+"""How a cell's ``method`` tells that :func:`onnx_graph.keep_longer_axes` corrected the graph."""
 _PROCESS_DIED: Final = "ExporterDied"
 _TIMED_OUT_BEFORE: Final = "no end within "
 """How caches of hwmatrix 0.1 record a timeout: as a process that died, with this beginning of the message."""
@@ -73,7 +75,8 @@ class OnnxExport:
 
     ``inputs`` are the graph's inputs, named as in the bundle; inputs that the graph does not read are left out. ``outputs`` has the
     reference's name of each output of the graph in order, or None if the reference has no such output. ``fixed`` names the constants of the
-    graph that were inputs: inputs of the bundle that describe sizes, and values that the exporter computed from the inputs.
+    graph that were inputs: inputs of the bundle that describe sizes, and values that the exporter computed from the inputs. ``kept_axes``
+    counts the corrections of :func:`onnx_graph.keep_longer_axes`.
     """
 
     exporter: str
@@ -83,6 +86,12 @@ class OnnxExport:
     opset: int
     seconds: float
     fixed: tuple[str, ...] = ()
+    kept_axes: int = 0
+
+    @property
+    def corrected(self) -> str:
+        """What of the exporter's graph was corrected, as a further part of a cell's ``method``; empty for most graphs."""
+        return f", {KEPT_AXES}" if self.kept_axes else ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -301,6 +310,7 @@ def read_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Generat
             opset=manifest["opset"],
             seconds=manifest["seconds"],
             fixed=tuple(manifest["fixed"]),
+            kept_axes=manifest.get("kept_axes", 0),
         )
     except (KeyError, TypeError) as error:
         raise BundleError(f"{path / MANIFEST} is broken: {error!r}", error_type="bundle_broken") from error

@@ -216,8 +216,10 @@ def _saved(
     inputs = [described["name"] for described in bundle.manifest["inputs"]]
     expected = [described["name"] for described in bundle.manifest["expected"]]
     names = onnx_graph.fit(program, inputs=inputs, expected=expected, prepared=prepared)
+    kept = onnx_graph.keep_longer_axes(program)
     save(program, file)
-    return {"inputs": names.inputs, "outputs": names.outputs, "fixed": [*extents, *names.fixed], "opset": program.opset_imports[""]}
+    fixed = [*extents, *names.fixed]
+    return {"inputs": names.inputs, "outputs": names.outputs, "fixed": fixed, "kept_axes": kept, "opset": program.opset_imports[""]}
 
 
 def save(program: Any, file: Path) -> None:

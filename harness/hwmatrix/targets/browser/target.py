@@ -110,7 +110,7 @@ class _OnnxRuntimeWeb:
     def _method(self) -> str:
         export = self._prepared.export
         how = f", {self._reduced[export.exporter][1].how}" if export.exporter in self._reduced else ""
-        return f"ONNX opset {export.opset} by the {export.exporter} exporter{how}, {_runtime(self.page)}"
+        return f"ONNX opset {export.opset} by the {export.exporter} exporter{export.corrected}{how}, {_runtime(self.page)}"
 
     def precision(self) -> None:
         """Return None: the graph fixes the precision."""

@@ -119,7 +119,7 @@ class OnnxRuntime:
             self.feed(inputs)
             names = [output.name for output in self._session.get_outputs()]
             self._wanted = {own: name for own, name in zip(names, export.outputs, strict=True) if name is not None}
-            return f"{export.exporter} ONNX export, opset {export.opset}{how}"
+            return f"{export.exporter} ONNX export, opset {export.opset}{export.corrected}{how}"
         raise _refused(failures) from failures[0]
 
     def _reduced(self, export: OnnxExport, inputs: Arrays) -> tuple[Path, str]:

@@ -47,7 +47,7 @@ def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, samples: Itera
     Files go to ``folder``. The export's own file is not changed. ``samples`` are inputs to take value ranges from.
     """
     model = onnx_ir.load(export.path)
-    steps = [f"{export.exporter} ONNX export"]
+    steps = [f"{export.exporter} ONNX export{export.corrected}"]
     if fuse_rms_norms(model):
         steps.append("RMS norms fused over rows")
     if take_rows_by_gather(model):
