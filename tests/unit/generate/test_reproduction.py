@@ -19,6 +19,7 @@ from hwmatrix.generate.model_code import InputCode, ModelCode
 from hwmatrix.generate.reproduction import MARK, reproduce
 from hwmatrix.generate.type_code import Built
 from hwmatrix.knowledge.measured_cell import find_cell
+from hwmatrix.models.onnx_export import KEPT_AXES
 from hwmatrix.records import Backend, Dtype, Execution, Plan, Size, TargetPlan, Tolerance, to_json
 from hwmatrix.records.backends import descriptor_of, descriptors
 
@@ -170,9 +171,10 @@ def test_limits_are_those_of_the_cell(tmp_path: Path) -> None:
         ("inductor", {}, ['torch.device("cpu")', "torch.compile", "set_num_threads(1)"], []),
         ("openvino", {"method": "transformers OpenVINO exporter"}, ["OpenVINOExporter()"], ["convert_model"]),
         ("openvino", {"method": "openvino.convert_model (exporter failed: x)"}, ["openvino.convert_model(Flat()"], ["OpenVINOExporter"]),
-        ("onnxruntime", {"method": "transformers ONNX export, opset 20"}, ["OnnxExporter()"], ["torch.onnx.export("]),
+        ("onnxruntime", {"method": "transformers ONNX export, opset 20"}, ["OnnxExporter()"], ["torch.onnx.export(", "Squeeze"]),
+        ("onnxruntime", {"method": f"torch ONNX export, opset 20, {KEPT_AXES}"}, ["torch.onnx.export(", '== "Squeeze"'], []),
         ("onnxruntime", {"method": "torch ONNX export, opset 20"}, ["torch.onnx.export("], ["OnnxExporter"]),
-        ("onnxruntime", {"method": None, "error_type": "export_failed"}, ["torch.onnx.export("], ["OnnxExporter"]),
+        ("onnxruntime", {"method": None, "error_type": "export_failed"}, ["torch.onnx.export(", "Squeeze"], ["OnnxExporter"]),
         ("qnn", {"method": "transformers ONNX export"}, ['"soc_model": "57"'], ["fuse_norms", "raise_masks", "def quantize"]),
         ("qnn", {"method": "torch ONNX export, RMS norms fused"}, ["fuse_norms(model)"], ["raise_masks", "take_rows", "op.Reshape"]),
         ("qnn", {"method": "torch ONNX export, RMS norms fused over rows"}, ["fuse_norms(model)", "op.Reshape(normed"], ["take_rows"]),
