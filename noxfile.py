@@ -36,7 +36,7 @@ SLOWEST = ("--durations=40", "--durations-min=20")
 SIDE_BY_SIDE = (
     *SLOWEST,
     "-m",
-    "not alone and not pipeline",
+    "not alone and not pipeline and not long",
     "--numprocesses=logical",
     "--maxprocesses=4",
     "--dist=loadfile",
@@ -44,7 +44,7 @@ SIDE_BY_SIDE = (
 )
 """Runs tests in parallel, one per core. The tests of a file run on one worker, since they share fixtures; long files come first."""
 
-ALONE = (*SLOWEST, "-m", "alone and not pipeline")
+ALONE = (*SLOWEST, "-m", "alone and not pipeline and not long")
 """All other tests, one at a time in one process: tests/conftest.py sets the mark ``alone``."""
 
 _KEEPING_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}

@@ -71,7 +71,10 @@ class Shard:
         return cell["status"], cell["stage"], cell["error_type"]
 
 
-@pytest.fixture(scope="module", params=[each for each in names() if descriptor_of(each).onnx is OnnxUse.NONE])
+BACKENDS = [each for each in names() if descriptor_of(each).onnx is OnnxUse.NONE]
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     missing = [module for module in descriptor_of(chosen).requires if importlib.util.find_spec(module) is None]
@@ -251,6 +254,9 @@ def half_built(tmp_path_factory: pytest.TempPathFactory) -> Order:
     return laid
 
 
+@pytest.mark.parametrize(
+    "backend", [each if each == Backend.CPU else pytest.param(each, marks=pytest.mark.long) for each in BACKENDS], indirect=True
+)
 def test_a_model_that_fails_while_its_bundle_is_built_is_a_factory_error(backend: str, half_built: Order, tmp_path: Path) -> None:
     """Such a failure never counts against the target."""
     plan = make_plan(HALF_BUILT, backend=backend)

@@ -17,7 +17,7 @@ from fault_runs import PROJECT, briefly_timed, untrained
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.long]
 
 BATCH = 2048
 SMALL_MB = 224

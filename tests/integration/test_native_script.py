@@ -103,6 +103,7 @@ def test_suites_without_enough_time_are_listed(tmp_path: Path, wheels: Path) -> 
         assert f"{suite}: no results: it failed, or there was no time left for it" in told
 
 
+@pytest.mark.long
 def test_a_suite_takes_options_and_its_second_run_a_folder_of_its_own(tmp_path: Path, wheels: Path, checkout: Path) -> None:
     once = "smoke --targets cpu --no-timing --models"
     code, said = native(wheels, tmp_path / "out", "480", f"{once} bert", f"{once} vit", apart=checkout)

@@ -53,6 +53,7 @@ def _once(plan: Plan, order: Order) -> None:
     run("run", order, "--target", plan.targets[0].name, "--host", "test", armed=True)
 
 
+@pytest.mark.long
 def test_a_batch_that_is_too_large_and_a_precision_that_fails(tmp_path: Path, shared_cache: Path) -> None:
     hungry = Case(name="hungry", fault="hungry", memory_mb=1536)  # 8 samples take 2048 MiB, 4 take 1024
     plan = planned(Backend.CPU, (hungry, {"batch": 8}), (Case(name="no-half", fault="no_half"), {"dtype": Dtype.FLOAT16}))
@@ -73,6 +74,7 @@ def test_a_batch_that_is_too_large_and_a_precision_that_fails(tmp_path: Path, sh
     assert shapes == [{"samples": 4}]  # it was really computed, and compared, with so many
 
 
+@pytest.mark.long
 def test_a_target_without_the_precision_is_believed_and_works_in_its_own(tmp_path: Path, shared_cache: Path) -> None:
     pytest.importorskip("onnxruntime")
     ((cell, attempts),) = work_off(
