@@ -17,7 +17,7 @@ from fault_runs import PROJECT, briefly_timed, untrained
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.torch, pytest.mark.long]
+pytestmark = pytest.mark.torch
 
 BATCH = 2048
 SMALL_MB = 224
@@ -51,6 +51,7 @@ def with_memory(folder: Path, memory_mb: int) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_batch_halves_until_the_model_fits(tmp_path: Path, cache: dict[str, str]) -> None:
     asked = ("--model", "bert-base-uncased", "--device", "cpu", "--batch-size", str(BATCH))
     (whole,) = outcome_of(*asked, "--no-fallback", cache=cache, cwd=with_memory(tmp_path, 4096))["trials"]
@@ -86,6 +87,7 @@ def test_missing_hardware_is_replaced_and_the_measured_cost_reported(tmp_path: P
     assert not (folder / "reports").exists()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="needs openvino")
 def test_a_model_that_fails_on_openvino_falls_back_to_the_cpu(tmp_path: Path, cache: dict[str, str]) -> None:
     """The memory suffices for too few of OpenVINO's threads, so it fails, but it suffices for PyTorch on the CPU with the whole batch."""

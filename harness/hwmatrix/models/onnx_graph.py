@@ -5,7 +5,7 @@ cannot both keep it. And transformers' exporter computes in advance what a model
 grid, for example), because a graph cannot express that Python code. It adds the results to the graph as further inputs. Callers of the
 model do not have them, so they become constants, as the shapes are.
 
-One conversion is corrected (:func:`keep_longer_axes`), since runtimes reject the graph otherwise.
+One conversion is corrected (:func:`keep_longer_axes`), since ONNX Runtime rejects the graph otherwise.
 """
 
 from __future__ import annotations
