@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -166,3 +168,14 @@ def test_a_model_without_anything_to_round_says_so() -> None:
     with pytest.raises(UnsupportedError) as caught:
         lowering.make(lambda: Table().eval(), IDS, only="torch", samples=[IDS])
     assert caught.value.error_type == "nothing_to_quantize"
+
+
+def test_the_runtime_is_detected_without_its_exporter() -> None:
+    """Every runner detects every kind of hardware, and the exporter's import takes seconds."""
+    code = (
+        "import sys\nfrom hwmatrix.targets.executorch import runtime\nfound = runtime.detect()[1]['delegates']\n"
+        "assert 'executorch.exir' not in sys.modules, 'the exporter was imported'\n"
+        "from executorch.runtime import Runtime\nassert found == sorted(Runtime.get().backend_registry.registered_backend_names), found\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -63,7 +63,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """Return the runtime's version and its delegates. Importing it loads PyTorch's libraries.
+    """Return the runtime's version and its delegates. This loads PyTorch's libraries.
 
     Raises:
         UnavailableError: the package is not installed (``missing_package``), does not load (``executorch_unloadable``), or lacks XNNPACK
@@ -92,17 +92,27 @@ def delegates() -> list[str]:
         UnavailableError: it does not load here, or lacks XNNPACK.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the package uses deprecated calls of Python's own
-            from executorch.runtime import Runtime
+        names = sorted(_registered())
     except ImportError as error:
         message = f"ExecuTorch {metadata.version('executorch')} does not load beside torch {metadata.version('torch')}: {error}"
         raise UnavailableError(message, error_type="executorch_unloadable") from error
-    names = sorted(Runtime.get().backend_registry.registered_backend_names)
     if DELEGATE not in names:
         message = f"this build of ExecuTorch has no {DELEGATE} (it has: {', '.join(names) or 'no delegate'})"
         raise UnavailableError(message, error_type="executorch_delegate_missing")
     return names
+
+
+def _registered() -> list[str]:
+    """The runtime's delegates, from its extension (1.5). Its public module imports the exporter too, which takes seconds."""
+    with contextlib.suppress(ImportError):  # another version has no such extension, or nothing loads: the public module says which
+        import torch  # noqa: F401 - loads the libraries that the extension is linked with
+        from executorch.extension.pybindings import _C
+
+        return list(_C._get_registered_backend_names())  # noqa: SLF001 - what the public module returns
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the package uses deprecated calls of Python's own
+        from executorch.runtime import Runtime
+    return list(Runtime.get().backend_registry.registered_backend_names)
 
 
 def use_threads(number: int) -> None:
