@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from fault_runs import Case, Order, make_plan, rows, run, write_order
-from where import IN_IMAGES, Where, where
+from where import IN_IMAGES, Where, marks, where
 
 from hwmatrix.models.onnx_export import ONNX_DIR
 from hwmatrix.records import Backend, Dtype, Isolation, Plan, Stage
@@ -108,7 +108,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Order:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(each, marks=pytest.mark.containers if each in IN_IMAGES else ()) for each in ONNX],
+    params=[pytest.param(each, marks=marks(each)) for each in ONNX],
 )
 def backend(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param

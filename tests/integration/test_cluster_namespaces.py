@@ -137,6 +137,7 @@ def check_complete(output: Path) -> None:
     assert left_behind(output) == []
 
 
+@pytest.mark.long
 def test_boxes_share_the_work_over_the_network(lab: Lab, tmp_path: Path, engine: Engine) -> None:
     with run(lab, tmp_path) as command:
         assert command.end() == 0, command.output
