@@ -165,6 +165,40 @@ def test_onnx_runtime_has_float16_and_calibrated_graphs(tmp_path: Path) -> None:
     assert "from 1 inputs" in calibrated.how
 
 
+def test_nudged_weights_tip_inputs_of_products_that_are_rounded_as_the_graph_runs(tmp_path: Path) -> None:
+    from hwmatrix.targets.onnx.weights import in_float32, nudged, reduced
+
+    _, path = onnx_linear(tmp_path)
+    given = RANDOM.normal(size=(4, 32)).astype(np.float32)
+    graph = in_float32(reduced(path, tmp_path, Dtype.INT8_DYNAMIC).path, tmp_path)
+    other = nudged(graph)
+    assert other is not None
+    assert 0 < apart(ran(other, given), ran(graph, given)) < 1e-6, "of a single product, nothing is rounded behind the weights"
+    assert nudged(in_float32(reduced(path, tmp_path, Dtype.INT4).path, tmp_path)) is None
+
+
+def test_scales_have_the_shape_of_their_zero_points(tmp_path: Path) -> None:
+    """WebNN refuses others. ONNX Runtime's tool writes them for a bias."""
+    from onnx import TensorProto, helper, load, numpy_helper, save
+
+    from hwmatrix.targets.onnx.weights import reduced
+
+    _, path = onnx_linear(tmp_path)
+    model = load(path)
+    bias = RANDOM.normal(size=48).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(bias, "bias"))
+    model.graph.node[0].CopyFrom(helper.make_node("Gemm", ["x", "w", "bias"], ["y"], name="product"))
+    save(model, path)
+    before = ran(path)
+    made = reduced(path, tmp_path, Dtype.A8W8, [{"x": X}])
+    quantized = load(made.path)
+    shapes = {tensor.name: [*tensor.dims] for tensor in quantized.graph.initializer}
+    pairs = [node.input[1:] for node in quantized.graph.node if node.op_type in {"QuantizeLinear", "DequantizeLinear"}]
+    assert any(tensor.data_type == TensorProto.INT32 and [*tensor.dims] == [48] for tensor in quantized.graph.initializer), "a bias"
+    assert [(scale, point) for scale, point in pairs if shapes[scale] != shapes[point]] == []
+    assert 1e-3 < apart(ran(made.path), before) < 0.03
+
+
 def test_onnx_runtime_names_a_width_that_16_does_not_divide(tmp_path: Path) -> None:
     from hwmatrix.targets.onnx.weights import reduced
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 SAME_ANSWERS: Final = 0.99
 """The share of answers that must equal the reference's for an approximate pass."""
+TIPPED: Final = 4
+"""How many times what nudged weights change a target may differ: which inputs become another step is chance."""
 LEAST_FLOOR: Final[Mapping[Dtype, float]] = {
     Dtype.FLOAT32: 2.0**-24,
     Dtype.FLOAT16: 2.0**-11,
@@ -97,13 +99,16 @@ class Allowance:
 class Rounded:
     """A target's outputs compared with those of the same graph with its rounded weights as float32 numbers.
 
-    ``loss`` compares the outputs of that graph with the reference's. ``floor`` are the floors of float32, by output.
+    ``loss`` compares the outputs of that graph with the reference's. ``floor`` are the floors of float32, by output. ``tipped`` compares
+    the outputs of that graph on held-out inputs with those of the same graph with nudged weights
+    (:class:`hwmatrix.targets.protocol.InFloat`); None if it rounds nothing as it runs.
     """
 
     kernel: Comparison
     loss: Comparison
     floor: Mapping[str, float]
     held_out: Comparison | None = None
+    tipped: Comparison | None = None
 
 
 def judge(
@@ -139,7 +144,7 @@ def judge(
     if tolerance.excess is not None and rounded is not None:
         noise = _Noise.of_rounded(rounded, allowance.dtype)
         judged = _by_floor(noise, worst, tolerance, task)
-        apart = rounded.held_out if judged.error_type != "mismatch" else None
+        apart = rounded.held_out if judged.error_type != "mismatch" and not _tips(rounded) else None
         beyond = _beyond_bound(apart, rounded.floor, allowance) if apart else None
         return _mismatch("mismatch", beyond, noise) if beyond else judged
     if tolerance.excess is not None and floor is not None and floor.outputs:
@@ -206,6 +211,14 @@ def _beyond_bound(held_out: Comparison, floors: Mapping[str, float], allowance: 
     if noise.excess <= bound:
         return None
     return _difference(noise.output, f"on held-out inputs {_times(noise)}; at most {bound:g} times is allowed")
+
+
+def _tips(rounded: Rounded) -> bool:
+    """Whether on held-out inputs no output differs by more than inputs of products that are rounded to the neighboring step explain."""
+    if rounded.tipped is None or rounded.held_out is None:
+        return False
+    most = {output.name: TIPPED * _error(output) for output in rounded.tipped.outputs}
+    return all(_error(output) <= most.get(output.name, 0.0) for output in rounded.held_out.outputs)
 
 
 def incomparable(comparison: Comparison) -> Judgement | None:

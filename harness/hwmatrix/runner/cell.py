@@ -212,7 +212,15 @@ def _rounded(
         return None
     held_out = None if answers is None else _answers(in_float.outputs, bundle, most)
     apart = None if answers is None or held_out is None else parity.compare(answers, held_out)
-    return verdict.Rounded(kernel=kernel, loss=loss, floor=bundle.floor(Dtype.FLOAT32).outputs or {}, held_out=apart)
+    nudged = None if held_out is None else in_float.nudged()
+    tipped = None if nudged is None else _answers(nudged.outputs, bundle, most)
+    return verdict.Rounded(
+        kernel=kernel,
+        loss=loss,
+        floor=bundle.floor(Dtype.FLOAT32).outputs or {},
+        held_out=apart,
+        tipped=None if tipped is None or held_out is None else parity.compare(tipped, held_out),
+    )
 
 
 def _quality(actual: dict[str, Any] | None, bundle: bundles.Bundle, most: int) -> tuple[quality.Quality | None, parity.Comparison | None]:

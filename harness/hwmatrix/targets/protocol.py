@@ -170,6 +170,13 @@ class InFloat(Protocol):
     def outputs(self, inputs: Arrays) -> dict[str, Array]:
         """Run once. Return host arrays by the reference's output names, as :meth:`Target.outputs` does."""
 
+    def nudged(self) -> InFloat | None:
+        """Prepare the same graph with weights that differ by a few roundings of float32.
+
+        Where the inputs of products are rounded as the model runs, one beside the middle of two steps then becomes the other step. None if
+        no input is rounded, or if the target's own kernels compute this graph in the same order.
+        """
+
 
 class Rounding(Target, Protocol):
     """A target that rounds weights itself, and can also run the same graph with the rounded weights as float32 numbers.

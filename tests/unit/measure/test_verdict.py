@@ -223,7 +223,9 @@ def test_a_comparison_that_sees_no_error_is_found_out(monkeypatch: pytest.Monkey
     assert found == "outputs with 3 times the allowed error are judged pass, not mismatch"
 
 
-def judged_beside(own: float, *, loss: float = 0.05, held_out: float | None = None, floor: float | None = 1e-6) -> Judgement:
+def judged_beside(
+    own: float, *, loss: float = 0.05, held_out: float | None = None, tipped: float | None = None, floor: float | None = 1e-6
+) -> Judgement:
     """The verdict on a target that differs from its own rounded weights in float32, which differ from the reference by ``loss``."""
     tolerance = Tolerance(relative_error=0.1, reason="a test", excess=16)
 
@@ -235,6 +237,7 @@ def judged_beside(own: float, *, loss: float = 0.05, held_out: float | None = No
         loss=apart(loss),
         floor={} if floor is None else {"logits": floor},
         held_out=None if held_out is None else apart(held_out),
+        tipped=None if tipped is None else apart(tipped),
     )
     allowed = Allowance(dtype=Dtype.INT4, tolerance=tolerance, floor=NoiseFloor(outputs=None))
     return judge(apart(loss + own), ON_TARGET, allowed, rounded=rounded)
@@ -258,6 +261,13 @@ def test_a_kernel_that_differs_from_its_own_weights_is_wrong_although_rounding_c
 def test_a_kernel_that_is_wrong_on_held_out_inputs_alone_is_wrong() -> None:
     assert judged_beside(1e-6, held_out=1e-6).status is Status.PASS
     assert judged_beside(1e-6, held_out=1e-3).error_type == "mismatch"
+
+
+def test_inputs_that_are_rounded_to_the_neighboring_step_make_no_kernel_wrong() -> None:
+    """Weights that differ by a few roundings show how much that changes."""
+    assert judged_beside(1e-6, held_out=1e-3, tipped=3e-4).status is Status.PASS
+    assert judged_beside(1e-6, held_out=1e-3, tipped=2e-4).error_type == "mismatch"
+    assert judged_beside(1e-3, held_out=1e-3, tipped=1e-3).error_type == "mismatch", "it explains nothing on a single input"
 
 
 def test_weights_that_are_rounded_too_much_are_a_precision_loss() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import copy
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from hwmatrix.hardware.onnxruntime import PROVIDER
-from hwmatrix.targets.onnx.weights import in_float32
+from hwmatrix.targets.onnx.weights import in_float32, nudged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,11 +21,9 @@ class GraphInFloat:
     """:class:`hwmatrix.targets.protocol.InFloat` of a graph in a precision that rounds weights. ``export`` is what it was made from."""
 
     def __init__(self, graph: Path, export: OnnxExport, *, threads: int) -> None:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        self._session = onnxruntime.InferenceSession(in_float32(graph, graph.parent), options, providers=[PROVIDER])
+        self._graph = in_float32(graph, graph.parent)
+        self._threads = threads
+        self._session = self._session_of(self._graph)
         self._inputs = export.inputs
         names = [output.name for output in self._session.get_outputs()]
         self._wanted = {own: name for own, name in zip(names, export.outputs, strict=True) if name is not None}
@@ -34,3 +33,19 @@ class GraphInFloat:
         results = self._session.run(list(self._wanted), {name: np.ascontiguousarray(inputs[name]) for name in self._inputs})
         arrays = dict(zip(self._wanted.values(), results, strict=True))
         return {name: array.astype(np.float32) if np.issubdtype(array.dtype, np.floating) else array for name, array in arrays.items()}
+
+    def nudged(self) -> Self | None:
+        """The same graph with other weights (:func:`hwmatrix.targets.onnx.weights.nudged`)."""
+        path = nudged(self._graph)
+        if path is None:
+            return None
+        other = copy.copy(self)
+        other._session = self._session_of(path)  # noqa: SLF001 - of this class
+        return other
+
+    def _session_of(self, path: Path) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        return onnxruntime.InferenceSession(path, options, providers=[PROVIDER])

@@ -32,6 +32,8 @@ _FLOAT32_KERNELS: Final = 1
 _PRODUCTS: Final = ("MatMul", "Gemm", "Conv")
 _HALFWAY: Final = 8
 """The zero point of a symmetric unsigned 4-bit integer."""
+_NUDGE: Final = np.float32(2.0**-21)
+"""The relative change of a nudged weight: eight roundings, about twice what kernels that add in another order differ by."""
 _TOLD: Final = 10
 """The operators that a placement names: first those that multiply, each time the most frequent first."""
 _LARGEST: Final = 1 << 30
@@ -99,6 +101,31 @@ def in_float32(path: Path, folder: Path) -> Path:
     return made
 
 
+def nudged(path: Path) -> Path | None:
+    """Write a graph of :func:`in_float32` whose matrices all differ by a few roundings of float32, up or down.
+
+    None if it rounds no input of a product, so that nothing can become another step.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load(path)
+    if not _count(model, "DynamicQuantizeLinear"):
+        return None
+    random = np.random.default_rng(0)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) > 1:  # an exponent must stay what it is
+            values = numpy_helper.to_array(tensor)
+            signs = random.choice(np.array([-1, 1], np.float32), values.shape)
+            with np.errstate(over="ignore"):
+                other = values * (1 + _NUDGE * signs)
+            other = np.where(np.isfinite(other), other, values)  # a mask is the lowest finite number
+            tensor.CopyFrom(numpy_helper.from_array(other, tensor.name))
+    made = path.with_stem(f"{path.stem}-nudged")
+    _save(model, made)
+    return made
+
+
 def executed(path: Path, *, halves: bool) -> str:
     """The operators of a graph that the runtime has optimized. For ``halves``, also the types that its products multiply in."""
     import onnx
@@ -157,7 +184,19 @@ def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> Any:
         activation_type=tool.QuantType.QUInt8,
         weight_type=tool.QuantType.QUInt8,
     )
-    return onnx.load(made)
+    model = onnx.load(made)
+    _like_zero_points(model)
+    return model
+
+
+def _like_zero_points(model: Any) -> None:
+    """Give a scale the shape of its zero point, as the standard wants. For a bias the tool writes [1] and a scalar: WebNN refuses that."""
+    known = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type in {"QuantizeLinear", "DequantizeLinear"}:
+            match [known.get(name) for name in node.input[1:]]:
+                case [scale, point] if scale and point and [*scale.dims] == [1] and not point.dims:
+                    del scale.dims[:]
 
 
 def _loaded(path: Path) -> Any:

@@ -54,6 +54,9 @@ class _InFloat:
         self._request.infer()
         return _read(self._request, self._names)
 
+    def nudged(self) -> None:
+        """None: weights alone are rounded."""
+
 
 class OpenVino:
     """Converts with transformers' exporter or else OpenVINO's converter, and compiles for ``options["device"]`` (default CPU)."""
