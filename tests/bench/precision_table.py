@@ -1,7 +1,8 @@
-"""Tables of what reduced precision costs the default models, from the database of a run: the section of docs/precision.md.
+"""Tables of what reduced precision costs the default models, from the database of a run: the sections of docs/precision.md.
 
     python tests/bench/precision_table.py reports/latest/matrix.duckdb            print the tables
     python tests/bench/precision_table.py reports/latest/matrix.duckdb --write    put them into docs/precision.md
+    python tests/bench/precision_table.py reports/latest/matrix.duckdb --full     speed, memory and loss of models in full size
 
 "By the fixed limit" is the verdict that ``relative_error`` of matrix.yaml alone would give.
 """
@@ -31,17 +32,30 @@ FROM matrix WHERE size = 'tiny' AND coalesce(precision, dtype) <> 'float32' AND 
 """
 
 
+FULL: Final = """
+SELECT model, target, dtype, p50_ms, ci_low_ms, ci_high_ms, delta_mb, loss, relative_error, status, error_type, threads, sequence_length
+FROM matrix WHERE size = 'full' AND new_tokens = 0 AND status <> 'unavailable' ORDER BY position
+"""
+
+
 def main() -> int:
     """Print or write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("database", type=Path)
     parser.add_argument("--write", action="store_true", help="put the tables into docs/precision.md")
+    parser.add_argument("--full", action="store_true", help="models in full size")
     arguments = parser.parse_args()
     with reading(arguments.database) as connection:
-        cursor = connection.execute(QUERY)
+        cursor = connection.execute(FULL if arguments.full else QUERY)
         names = [column[0] for column in cursor.description or ()]
         rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         (plan,) = connection.execute("SELECT CAST(plan AS VARCHAR) FROM runs ORDER BY created_at DESC LIMIT 1").fetchone() or ("{}",)
+    if arguments.full:
+        text = "\n\n".join(_full_table(target, [row for row in rows if row["target"] == target]) for target in _distinct(rows, "target"))
+        sys.stdout.write(f"{text}\n")
+        if arguments.write:
+            put(PAGE, "full-size", text)
+        return 0
     limits = {name: rule["relative_error"] for name, rule in json.loads(plan)["tolerances"].items()}
     text = "\n\n".join(
         _table(dtype, [row for row in rows if row["dtype"] == dtype], limits[dtype])
@@ -52,6 +66,39 @@ def main() -> int:
     if arguments.write:
         put(PAGE, "default-models", text)
     return 0
+
+
+def _full_table(target: str, rows: Sequence[dict[str, Any]]) -> str:
+    """The models of one target by precision: the median latency with its interval, its ratio to float32's, the memory, and the loss."""
+    dtypes = _distinct(rows, "dtype")
+    lines = [f"### {target}", "", f"| model | {' | '.join(dtypes)} |", "|---" * (1 + len(dtypes)) + "|"]
+    for model in _distinct(rows, "model"):
+        mine = {row["dtype"]: row for row in rows if row["model"] == model}
+        wide = mine.get("float32", {}).get("p50_ms")
+        lines.append(f"| {model} | {' | '.join(_full_cell(mine[dtype], wide) if dtype in mine else '' for dtype in dtypes)} |")
+    return "\n".join(lines)
+
+
+def _full_cell(row: dict[str, Any], wide: float | None) -> str:
+    """``wide`` is the latency in float32."""
+    if row["p50_ms"] is None:
+        return f"{row['status']}: {row['error_type'].replace('_', ' ')}"
+    parts = [_milliseconds(row)]
+    if row["dtype"] != "float32" and wide is not None:
+        parts.append(f"{wide / row['p50_ms']:.2f} times")
+    if row["delta_mb"] is not None:
+        parts.append(f"{row['delta_mb']:.0f} MB")
+    loss = row["loss"] if row["loss"] is not None else row["relative_error"]
+    return ", ".join((*parts, f"loss {_number(loss)}" if row["dtype"] != "float32" else "")).rstrip(", ")
+
+
+def _milliseconds(row: dict[str, Any]) -> str:
+    interval = f" ({row['ci_low_ms']:.0f} to {row['ci_high_ms']:.0f})" if row["ci_low_ms"] is not None else ""
+    return f"{row['p50_ms']:.0f} ms{interval}"
+
+
+def _distinct(rows: Sequence[dict[str, Any]], column: str) -> list[str]:
+    return list(dict.fromkeys(str(row[column]) for row in rows))
 
 
 def _table(dtype: Dtype, rows: Sequence[dict[str, Any]], limit: float) -> str:

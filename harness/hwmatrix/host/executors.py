@@ -17,7 +17,7 @@ from hwmatrix.hardware.detector import detect
 from hwmatrix.host import base_image, containers, images, venvs
 from hwmatrix.host.engine import connect
 from hwmatrix.host.process import Processes
-from hwmatrix.host.sharing import PIECE_MB, container_mb
+from hwmatrix.host.sharing import container_mb, scratch_mb
 from hwmatrix.host.variables import for_models
 from hwmatrix.matrix.spec import MatrixSpec
 from hwmatrix.records import Isolation
@@ -176,7 +176,7 @@ class ContainerExecutor:
         limits = containers.Limits(
             memory_mb=container_mb(job.memory_mb, job.at_once),
             pids=PIDS * job.at_once,
-            tmp_mb=PIECE_MB * job.at_once,
+            tmp_mb=scratch_mb(job.memory_mb) * job.at_once,
             executable_tmp=descriptor_of(spec.backend).compiling(spec.options),
             cpuset=job.cpuset,
         )

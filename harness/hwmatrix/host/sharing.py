@@ -10,8 +10,8 @@ import psutil
 
 PARENT_MB: Final = 1024
 """MiB for the warm parent."""
-PIECE_MB: Final = 1024
-"""MiB for each piece of work besides its memory limit: its part of the container's /tmp, and of its worker."""
+_PIECE_MB: Final = 1024
+"""The least MiB for each piece of work besides its memory limit."""
 
 
 def at_once(*, threads: int, memory_mb: int, cores: int | None, jobs: int, total_mb: int | None = None) -> int:
@@ -24,12 +24,20 @@ def at_once(*, threads: int, memory_mb: int, cores: int | None, jobs: int, total
         return 1
     mine = cores if cores is not None else len(os.sched_getaffinity(0))
     room_mb = (total_mb or psutil.virtual_memory().total // 2**20) // jobs - PARENT_MB
-    return max(1, min(mine // max(1, threads), room_mb // (memory_mb + PIECE_MB)))
+    return max(1, min(mine // max(1, threads), room_mb // (memory_mb + scratch_mb(memory_mb))))
+
+
+def scratch_mb(memory_mb: int) -> int:
+    """Return the MiB for a piece of work besides its memory limit: its part of the container's /tmp, and of its worker.
+
+    A cell in a reduced precision writes copies of its graph there, so models that are allowed much memory get more.
+    """
+    return max(_PIECE_MB, memory_mb // 4)
 
 
 def container_mb(memory_mb: int, pieces: int) -> int:
     """Return the memory in MiB of a container for so many parallel pieces of work, at most the machine's own memory."""
-    return min((memory_mb + PIECE_MB) * pieces + PARENT_MB, psutil.virtual_memory().total // 2**20)
+    return min((memory_mb + scratch_mb(memory_mb)) * pieces + PARENT_MB, psutil.virtual_memory().total // 2**20)
 
 
 def core_sets(workers: int) -> list[str | None]:

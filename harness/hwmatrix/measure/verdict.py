@@ -99,8 +99,8 @@ class Allowance:
 class Rounded:
     """A target's outputs compared with those of the same graph with its rounded weights as float32 numbers.
 
-    ``loss`` compares the outputs of that graph with the reference's. ``floor`` are the floors of float32, by output. ``tipped`` compares
-    the outputs of that graph on held-out inputs with those of the same graph with nudged weights
+    ``loss`` compares the outputs of that graph with the reference's. ``floor`` are the floors of float32, by output. ``tipped`` and
+    ``tipped_held_out`` compare the outputs of that graph with those of the same graph with nudged weights
     (:class:`hwmatrix.targets.protocol.InFloat`); None if it rounds nothing as it runs.
     """
 
@@ -109,6 +109,7 @@ class Rounded:
     floor: Mapping[str, float]
     held_out: Comparison | None = None
     tipped: Comparison | None = None
+    tipped_held_out: Comparison | None = None
 
 
 def judge(
@@ -143,8 +144,9 @@ def judge(
     worst = _worst_output(comparison)
     if tolerance.excess is not None and rounded is not None:
         noise = _Noise.of_rounded(rounded, allowance.dtype)
-        judged = _by_floor(noise, worst, tolerance, task)
-        apart = rounded.held_out if judged.error_type != "mismatch" and not _tips(rounded) else None
+        judged = _by_floor(noise, worst, tolerance, task, tips=_tips(rounded.kernel, rounded.tipped))
+        tips = rounded.held_out is not None and _tips(rounded.held_out, rounded.tipped_held_out)
+        apart = rounded.held_out if judged.error_type != "mismatch" and not tips else None
         beyond = _beyond_bound(apart, rounded.floor, allowance) if apart else None
         return _mismatch("mismatch", beyond, noise) if beyond else judged
     if tolerance.excess is not None and floor is not None and floor.outputs:
@@ -213,12 +215,12 @@ def _beyond_bound(held_out: Comparison, floors: Mapping[str, float], allowance: 
     return _difference(noise.output, f"on held-out inputs {_times(noise)}; at most {bound:g} times is allowed")
 
 
-def _tips(rounded: Rounded) -> bool:
-    """Whether on held-out inputs no output differs by more than inputs of products that are rounded to the neighboring step explain."""
-    if rounded.tipped is None or rounded.held_out is None:
+def _tips(apart: Comparison, tipped: Comparison | None) -> bool:
+    """Whether no output differs by more than inputs of products that are rounded to the neighboring step explain."""
+    if tipped is None or incomparable(tipped) is not None:
         return False
-    most = {output.name: TIPPED * _error(output) for output in rounded.tipped.outputs}
-    return all(_error(output) <= most.get(output.name, 0.0) for output in rounded.held_out.outputs)
+    most = {output.name: TIPPED * _error(output) for output in tipped.outputs}
+    return all(_error(output) <= most.get(output.name, 0.0) for output in apart.outputs)
 
 
 def incomparable(comparison: Comparison) -> Judgement | None:
@@ -261,9 +263,10 @@ class _Noise:
         return dataclasses.replace(noise, loss=_error(_worst_output(rounded.loss)), against="from its own rounded weights in float32 ")
 
 
-def _by_floor(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None) -> Judgement:
+def _by_floor(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None, *, tips: bool = False) -> Judgement:
+    """``tips``: the neighboring step explains the excess."""
     allowed = tolerance.excess or 0.0
-    if noise.excess <= allowed:
+    if noise.excess <= allowed or tips:
         reason = _unusable_precision(noise, worst, tolerance, task)
         if reason is not None:
             return _mismatch("precision_loss", reason, noise)

@@ -212,14 +212,15 @@ def _rounded(
         return None
     held_out = None if answers is None else _answers(in_float.outputs, bundle, most)
     apart = None if answers is None or held_out is None else parity.compare(answers, held_out)
-    nudged = None if held_out is None else in_float.nudged()
-    tipped = None if nudged is None else _answers(nudged.outputs, bundle, most)
+    nudged = in_float.nudged()
+    answers_nudged = None if nudged is None or held_out is None else _answers(nudged.outputs, bundle, most)
     return verdict.Rounded(
         kernel=kernel,
         loss=loss,
         floor=bundle.floor(Dtype.FLOAT32).outputs or {},
         held_out=apart,
-        tipped=None if tipped is None or held_out is None else parity.compare(tipped, held_out),
+        tipped=None if nudged is None else parity.compare(nudged.outputs(bundle.input_arrays()), given),
+        tipped_held_out=None if answers_nudged is None or held_out is None else parity.compare(answers_nudged, held_out),
     )
 
 

@@ -303,6 +303,7 @@ def test_the_memory_of_a_container_grows_with_its_parallel_cells(monkeypatch: py
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 24 * 2**30}))
     assert container_mb(4096, 1) == 4096 + 2048
     assert container_mb(4096, 4) == 4 * (4096 + 1024) + 1024
+    assert container_mb(16384, 1) == 16384 + 4096 + 1024, "graphs of large models are copied in /tmp"
     assert container_mb(16384, 4) == 24 * 1024
 
 

@@ -86,15 +86,21 @@ def in_float32(path: Path, folder: Path) -> Path:
     model = onnx.load(path)
     known = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = []
+    integers: set[str] = set()
     for node in model.graph.node:
         if node.op_type == "MatMulNBits":
             nodes += _without_groups(node, known, model.graph)
+            integers.update(node.input[1:])
         elif node.op_type == "MatMulInteger":
             nodes += _without_integers(node, known, model.graph)
+            integers.update(node.input[1:])
         else:
             nodes.append(node)
-    del model.graph.node[:]
+    integers -= {name for node in nodes for name in node.input}
+    kept = [tensor for tensor in model.graph.initializer if tensor.name not in integers]
+    del model.graph.node[:], model.graph.initializer[:]
     model.graph.node.extend(nodes)
+    model.graph.initializer.extend(kept)
     del model.graph.value_info[:]
     made = folder / f"{path.stem}-float32.onnx"
     _save(model, made)
