@@ -30,26 +30,29 @@ SELECT
     quality, quality_reference, quality_agreement
 FROM matrix WHERE size = 'tiny' AND coalesce(precision, dtype) <> 'float32' AND status IN ('pass', 'mismatch') ORDER BY position
 """
-
-
 FULL: Final = """
-SELECT model, target, dtype, p50_ms, ci_low_ms, ci_high_ms, delta_mb, loss, relative_error, status, error_type, threads, sequence_length
-FROM matrix WHERE size = 'full' AND new_tokens = 0 AND status <> 'unavailable' ORDER BY position
+SELECT model, target, dtype, p50_ms, ci_low_ms, ci_high_ms, uss_mb, loss, relative_error, status, error_type
+FROM matrix WHERE size = 'full' AND new_tokens = 0 AND status NOT IN ('unavailable', 'not_run')
+ORDER BY position
 """
 
 
 def main() -> int:
     """Print or write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("database", type=Path)
+    parser.add_argument("database", type=Path, nargs="+", help="of a cell in several, the last one counts")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/precision.md")
     parser.add_argument("--full", action="store_true", help="models in full size")
     arguments = parser.parse_args()
-    with reading(arguments.database) as connection:
-        cursor = connection.execute(FULL if arguments.full else QUERY)
-        names = [column[0] for column in cursor.description or ()]
-        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        (plan,) = connection.execute("SELECT CAST(plan AS VARCHAR) FROM runs ORDER BY created_at DESC LIMIT 1").fetchone() or ("{}",)
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for database in arguments.database:
+        with reading(database) as connection:
+            cursor = connection.execute(FULL if arguments.full else QUERY)
+            names = [column[0] for column in cursor.description or ()]
+            made = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+            (plan,) = connection.execute("SELECT CAST(plan AS VARCHAR) FROM runs ORDER BY created_at DESC LIMIT 1").fetchone() or ("{}",)
+        found |= {(row["model"], row["target"], row["dtype"]): row for row in made}
+    rows = list(found.values())
     if arguments.full:
         text = "\n\n".join(_full_table(target, [row for row in rows if row["target"] == target]) for target in _distinct(rows, "target"))
         sys.stdout.write(f"{text}\n")
@@ -69,7 +72,9 @@ def main() -> int:
 
 
 def _full_table(target: str, rows: Sequence[dict[str, Any]]) -> str:
-    """The models of one target by precision: the median latency with its interval, its ratio to float32's, the memory, and the loss."""
+    """The models of one target by precision: the median latency with its interval, how many times as fast as float32 it
+    is, the memory that the process held after the first pass, and the loss.
+    """
     dtypes = _distinct(rows, "dtype")
     lines = [f"### {target}", "", f"| model | {' | '.join(dtypes)} |", "|---" * (1 + len(dtypes)) + "|"]
     for model in _distinct(rows, "model"):
@@ -82,12 +87,12 @@ def _full_table(target: str, rows: Sequence[dict[str, Any]]) -> str:
 def _full_cell(row: dict[str, Any], wide: float | None) -> str:
     """``wide`` is the latency in float32."""
     if row["p50_ms"] is None:
-        return f"{row['status']}: {row['error_type'].replace('_', ' ')}"
+        return f"{row['status']}: {(row['error_type'] or 'not timed').replace('_', ' ')}"
     parts = [_milliseconds(row)]
     if row["dtype"] != "float32" and wide is not None:
         parts.append(f"{wide / row['p50_ms']:.2f} times")
-    if row["delta_mb"] is not None:
-        parts.append(f"{row['delta_mb']:.0f} MB")
+    if row["uss_mb"] is not None:
+        parts.append(f"{row['uss_mb']:.0f} MB")
     loss = row["loss"] if row["loss"] is not None else row["relative_error"]
     return ", ".join((*parts, f"loss {_number(loss)}" if row["dtype"] != "float32" else "")).rstrip(", ")
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 SAME_ANSWERS: Final = 0.99
 """The share of answers that must equal the reference's for an approximate pass."""
-TIPPED: Final = 4
-"""How many times what nudged weights change a target may differ: which inputs become another step is chance."""
+TIPPED: Final = 2
+"""By how many times what nudged weights change a target may differ: which inputs become another step is chance."""
 LEAST_FLOOR: Final[Mapping[Dtype, float]] = {
     Dtype.FLOAT32: 2.0**-24,
     Dtype.FLOAT16: 2.0**-11,
@@ -100,16 +100,16 @@ class Rounded:
     """A target's outputs compared with those of the same graph with its rounded weights as float32 numbers.
 
     ``loss`` compares the outputs of that graph with the reference's. ``floor`` are the floors of float32, by output. ``tipped`` and
-    ``tipped_held_out`` compare the outputs of that graph with those of the same graph with nudged weights
-    (:class:`hwmatrix.targets.protocol.InFloat`); None if it rounds nothing as it runs.
+    ``tipped_held_out`` are by how much, on the same inputs and at most on one batch of held-out inputs, nudged weights change each output
+    (:class:`hwmatrix.targets.protocol.InFloat`): empty if the graph rounds nothing as it runs.
     """
 
     kernel: Comparison
     loss: Comparison
     floor: Mapping[str, float]
     held_out: Comparison | None = None
-    tipped: Comparison | None = None
-    tipped_held_out: Comparison | None = None
+    tipped: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    tipped_held_out: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def judge(
@@ -215,12 +215,9 @@ def _beyond_bound(held_out: Comparison, floors: Mapping[str, float], allowance: 
     return _difference(noise.output, f"on held-out inputs {_times(noise)}; at most {bound:g} times is allowed")
 
 
-def _tips(apart: Comparison, tipped: Comparison | None) -> bool:
+def _tips(apart: Comparison, tipped: Mapping[str, float]) -> bool:
     """Whether no output differs by more than inputs of products that are rounded to the neighboring step explain."""
-    if tipped is None or incomparable(tipped) is not None:
-        return False
-    most = {output.name: TIPPED * _error(output) for output in tipped.outputs}
-    return all(_error(output) <= most.get(output.name, 0.0) for output in apart.outputs)
+    return all(_error(output) <= TIPPED * tipped.get(output.name, 0.0) for output in apart.outputs)
 
 
 def incomparable(comparison: Comparison) -> Judgement | None:

@@ -26,10 +26,10 @@ from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory
 from hwmatrix.targets.protocol import Target, target_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from hwmatrix.runner.job import Send
-    from hwmatrix.targets.protocol import Arrays, Compiling, Rounding
+    from hwmatrix.targets.protocol import Arrays, Compiling, InFloat, Rounding
 
 _WRONG_NUMBERS: Final = frozenset({"mismatch", "non_finite_output", "missing_output"})
 """Error types whose origin between the model's inputs and outputs can be traced."""
@@ -213,15 +213,32 @@ def _rounded(
     held_out = None if answers is None else _answers(in_float.outputs, bundle, most)
     apart = None if answers is None or held_out is None else parity.compare(answers, held_out)
     nudged = in_float.nudged()
-    answers_nudged = None if nudged is None or held_out is None else _answers(nudged.outputs, bundle, most)
     return verdict.Rounded(
         kernel=kernel,
         loss=loss,
         floor=bundle.floor(Dtype.FLOAT32).outputs or {},
         held_out=apart,
-        tipped=None if nudged is None else parity.compare(nudged.outputs(bundle.input_arrays()), given),
-        tipped_held_out=None if answers_nudged is None or held_out is None else parity.compare(answers_nudged, held_out),
+        tipped=_tipped(in_float, nudged, [bundle.input_arrays()]) if nudged else {},
+        tipped_held_out=_tipped(in_float, nudged, _held_out_inputs(bundle)) if nudged else {},
     )
+
+
+def _held_out_inputs(bundle: bundles.Bundle) -> Iterator[Arrays]:
+    """The inputs of all held-out batches, also of those that a slow target does not run."""
+    held_out = bundle.held_out()
+    if held_out is not None:
+        for number in range(len(held_out.labels)):
+            yield {name: array[number] for name, array in held_out.inputs.items()}
+
+
+def _tipped(in_float: InFloat, nudged: InFloat, given: Iterable[Arrays]) -> dict[str, float]:
+    """By output, the largest relative error that nudged weights cause with one of these inputs."""
+    most: dict[str, float] = {}
+    for inputs in given:
+        for output in parity.compare(nudged.outputs(inputs), in_float.outputs(inputs)).outputs:
+            if output.parity is not None:
+                most[output.name] = max(most.get(output.name, 0.0), output.parity.relative_error)
+    return most
 
 
 def _quality(actual: dict[str, Any] | None, bundle: bundles.Bundle, most: int) -> tuple[quality.Quality | None, parity.Comparison | None]:

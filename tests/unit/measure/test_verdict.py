@@ -242,8 +242,8 @@ def judged_beside(
         loss=apart(loss),
         floor={} if floor is None else {"logits": floor},
         held_out=None if held_out is None else apart(held_out),
-        tipped=None if tipped is None else apart(tipped[0]),
-        tipped_held_out=None if tipped is None else apart(tipped[1]),
+        tipped={} if tipped is None else {"logits": tipped[0]},
+        tipped_held_out={} if tipped is None else {"logits": tipped[1]},
     )
     allowed = Allowance(dtype=Dtype.INT4, tolerance=tolerance, floor=NoiseFloor(outputs=None))
     return judge(apart(loss + own), ON_TARGET, allowed, rounded=rounded)
@@ -271,11 +271,11 @@ def test_a_kernel_that_is_wrong_on_held_out_inputs_alone_is_wrong() -> None:
 
 def test_inputs_that_are_rounded_to_the_neighboring_step_make_no_kernel_wrong() -> None:
     """Weights that differ by a few roundings show how much that changes."""
-    assert judged_beside(1e-6, held_out=1e-3, tipped=(0, 3e-4)).status is Status.PASS
-    assert judged_beside(1e-6, held_out=1e-3, tipped=(0, 2e-4)).error_type == "mismatch"
-    assert judged_beside(1e-3, tipped=(3e-4, 0)).status is Status.PASS
-    assert judged_beside(1e-3, tipped=(3e-4, 0)).excess == pytest.approx(1000, rel=1e-3)
-    assert judged_beside(1e-3, tipped=(2e-4, 0)).error_type == "mismatch"
+    assert judged_beside(1e-6, held_out=1e-3, tipped=(0, 6e-4)).status is Status.PASS
+    assert judged_beside(1e-6, held_out=1e-3, tipped=(0, 4e-4)).error_type == "mismatch"
+    assert judged_beside(1e-3, tipped=(6e-4, 0)).status is Status.PASS
+    assert judged_beside(1e-3, tipped=(6e-4, 0)).excess == pytest.approx(1000, rel=1e-3)
+    assert judged_beside(1e-3, tipped=(4e-4, 0)).error_type == "mismatch"
     assert judged_beside(1e-3, held_out=1e-3, tipped=(0, 1e-3)).error_type == "mismatch", "other inputs explain nothing"
 
 
