@@ -152,6 +152,7 @@ def faulty_onnx(path: Path, fault: str) -> Path:
 @contextlib.contextmanager
 def planted(fault: str) -> Iterator[None]:
     """While this lasts, the runtimes execute faulty copies of rounded graphs, and the intact ones are read back."""
+    from hwmatrix.targets.onnx import in_float as onnx_in_float
     from hwmatrix.targets.onnx import onnxruntime as onnx_target
     from hwmatrix.targets.onnx import weights as onnx_weights
     from hwmatrix.targets.openvino import target as openvino_target
@@ -171,13 +172,13 @@ def planted(fault: str) -> Iterator[None]:
 
     with contextlib.ExitStack() as patches:
         if fault != CLEAN:
-            for module, made, in_float32 in (
-                (openvino_target, program, openvino_weights.in_float32),
-                (onnx_target, graph, onnx_weights.in_float32),
+            for module, made, reader, in_float32 in (
+                (openvino_target, program, openvino_target, openvino_weights.in_float32),
+                (onnx_target, graph, onnx_in_float, onnx_weights.in_float32),
             ):
                 patches.enter_context(mock.patch.object(module, "reduced", made))
                 reads = functools.partial(lambda read, _, *more: read(intact[-1], *more), in_float32)
-                patches.enter_context(mock.patch.object(module, "in_float32", reads))
+                patches.enter_context(mock.patch.object(reader, "in_float32", reads))
         yield
 
 
