@@ -124,7 +124,7 @@ def test_a_model_passes_in_a_reduced_precision_and_loses_what_it_costs(reduced: 
 
 def test_where_there_is_no_kernel_for_rounded_weights_the_placement_says_so(reduced: dict[str, dict[str, Any]]) -> None:
     assert "MatMulNBits" not in reduced["webgpu int4"]["placement"]["detail"]
-    assert "(MatMulNBitsx14)" in reduced["webnn int4"]["placement"]["detail"]
+    assert "(MatMulNBitsx9)" in reduced["webnn int4"]["placement"]["detail"]
 
 
 def test_an_adapter_without_float16_is_named_and_stops_no_other_precision(reduced: dict[str, dict[str, Any]]) -> None:
