@@ -64,6 +64,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module.Runtime = Runtime  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "executorch", ModuleType("executorch"))
     monkeypatch.setitem(sys.modules, "executorch.runtime", module)
+    monkeypatch.setitem(sys.modules, "executorch.extension.pybindings", None)  # what another test imported of the real package
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(importlib.metadata, "version", lambda name: {"executorch": "1.5.1", "torch": "2.13.0"}[name])
     return module
