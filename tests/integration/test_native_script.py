@@ -113,6 +113,7 @@ def test_a_suite_takes_options_and_its_second_run_a_folder_of_its_own(tmp_path: 
         assert [(cell["model"], cell["status"]) for cell in cells] == [(model, "pass")], said
 
 
+@pytest.mark.long
 def test_a_suite_that_fails_loses_nothing_of_the_others(tmp_path: Path, wheels: Path, checkout: Path) -> None:
     code, said = native(
         wheels, tmp_path / "out", "480", "smoke --targets cpu --models bert --no-timing", "nothing --targets cpu", apart=checkout

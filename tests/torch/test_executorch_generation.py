@@ -68,6 +68,7 @@ def test_a_fault_of_the_cache_is_found_where_it_is(llama_ended: Any, monkeypatch
     assert (facts["failing_prompt"], facts["failing_component"], facts["failing_step"]) == ("traced", "decode", 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [
