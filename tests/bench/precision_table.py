@@ -93,8 +93,9 @@ def _full_cell(row: dict[str, Any], wide: float | None) -> str:
         parts.append(f"{wide / row['p50_ms']:.2f} times")
     if row["uss_mb"] is not None:
         parts.append(f"{row['uss_mb']:.0f} MB")
-    loss = row["loss"] if row["loss"] is not None else row["relative_error"]
-    return ", ".join((*parts, f"loss {_number(loss)}" if row["dtype"] != "float32" else "")).rstrip(", ")
+    if row["dtype"] != "float32":
+        parts.append(f"loss {_number(row['loss'] if row['loss'] is not None else row['relative_error'])}")
+    return ", ".join(parts)
 
 
 def _milliseconds(row: dict[str, Any]) -> str:

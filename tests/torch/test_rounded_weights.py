@@ -165,7 +165,7 @@ def test_onnx_runtime_has_float16_and_calibrated_graphs(tmp_path: Path) -> None:
     assert "from 1 inputs" in calibrated.how
 
 
-def test_nudged_weights_tip_inputs_of_products_that_are_rounded_as_the_graph_runs(tmp_path: Path) -> None:
+def test_weights_are_nudged_by_a_few_roundings_if_inputs_of_products_are_rounded_as_the_graph_runs(tmp_path: Path) -> None:
     from hwmatrix.targets.onnx.weights import in_float32, nudged, reduced
 
     _, path = onnx_linear(tmp_path)

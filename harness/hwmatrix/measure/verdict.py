@@ -11,7 +11,9 @@ outputs on the held-out inputs together: one input does not show a mask that is 
 of matrix.yaml decides; it also limits the error of a model without a task.
 
 A target that rounds weights itself also runs the same graph with its rounded weights as float32 numbers (``Rounded``). Loss is then the
-error of that graph, and excess the target's distance from it: the kernels' own error, as a multiple of the floor of float32.
+error of that graph, and excess the target's distance from it: the kernels' own error, as a multiple of the floor of float32. Where that
+graph rounds the inputs of products as it runs, more is explained: up to ``TIPPED`` times what weights that differ by a few roundings
+change.
 """
 
 from __future__ import annotations
