@@ -117,6 +117,7 @@ def test_the_toy_s_hardware_is_detected(here: Here, document: dict[str, Any]) ->
     assert rows == [(True, "the toy")]
 
 
+@pytest.mark.long
 def test_the_backend_of_the_page_conforms(here: Here) -> None:
     """All tests but that of bundles that cannot be built, which tests hwmatrix itself and takes as long as all others together."""
     (command,) = (command for command in here.commands if command[0] == "pytest")

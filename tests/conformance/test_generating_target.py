@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from fault_runs import Order, rows, run, untrained, write_order
-from where import Where, marks, where
+from where import IN_IMAGES, Where, marks, where
 
 import hwmatrix
 from hwmatrix.basics.clock import utc_now
@@ -89,7 +89,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Order:
     return order
 
 
-@pytest.fixture(scope="module", params=[pytest.param(each, marks=marks(each)) for each in GENERATING])
+@pytest.fixture(scope="module", params=[pytest.param(each, marks=marks(each, long=each in IN_IMAGES)) for each in GENERATING])
 def backend(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen

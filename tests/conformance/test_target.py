@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fault_runs import Case, Order, environment, make_plan, rows, run, still_running, write_order
+from where import marks
 
 from hwmatrix.hardware.detector import detect
 from hwmatrix.records import Backend, Stage
@@ -74,7 +75,7 @@ class Shard:
 BACKENDS = [each for each in names() if descriptor_of(each).onnx is OnnxUse.NONE]
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=[pytest.param(each, marks=marks(each)) for each in BACKENDS])
 def backend(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     missing = [module for module in descriptor_of(chosen).requires if importlib.util.find_spec(module) is None]

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 IN_IMAGES: Final = frozenset({Backend.WEBGPU, Backend.WEBNN})
 """Backends whose runtime no package brings to a host: a browser of a certain build, and the files that its pages load."""
-SLOW: Final = frozenset({Backend.WEBGPU})
-"""Of these, where each cell takes ten seconds: an adapter in software compiles the shaders of each model anew."""
+SLOW: Final = frozenset({Backend.WEBGPU, Backend.EXECUTORCH, Backend.INDUCTOR})
+"""Backends that take ten seconds a cell: each compiles every model anew (webgpu its shaders, for an adapter in software)."""
 VICTIMS: Final = Path(__file__).with_name("victims.py")
 PLAN_IN_CONTAINER: Final = "/hwmatrix/plan/plan.json"
 MEMORY_MB: Final = 4096
@@ -104,9 +104,10 @@ class Where:
         return {"label": [f"{LABEL}=1"], "name": f"hwmatrix-{self.name}-{os.getpid()}-"}
 
 
-def marks(backend: str) -> tuple[pytest.MarkDecorator, ...]:
-    """The marks of tests of many cells on one backend."""
-    return (*((pytest.mark.containers,) if backend in IN_IMAGES else ()), *((pytest.mark.long,) if backend in SLOW else ()))
+def marks(backend: str, *, long: bool = False) -> tuple[pytest.MarkDecorator, ...]:
+    """The marks of tests of many cells on one backend. ``long``: they take minutes also where a backend is not slow."""
+    in_image = (pytest.mark.containers,) if backend in IN_IMAGES else ()
+    return (*in_image, *((pytest.mark.long,) if long or backend in SLOW else ()))
 
 
 def where(backend: Backend, folder: Path) -> Where:

@@ -110,6 +110,7 @@ def test_a_graph_that_the_browser_refuses_is_unsupported_and_the_operator_named(
     assert [row["needs"] for row in needs] == [["GatherElements"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("column", ["webgpu int4", "webnn float16", "webnn int8_dynamic", "webnn a8w8", "webnn int4"])
 def test_a_model_passes_in_a_reduced_precision_and_loses_what_it_costs(reduced: dict[str, dict[str, Any]], column: str) -> None:
     found = reduced[column]
@@ -122,11 +123,13 @@ def test_a_model_passes_in_a_reduced_precision_and_loses_what_it_costs(reduced: 
     assert found["quality"]["agreement"] == 1.0
 
 
+@pytest.mark.long
 def test_where_there_is_no_kernel_for_rounded_weights_the_placement_says_so(reduced: dict[str, dict[str, Any]]) -> None:
     assert "MatMulNBits" not in reduced["webgpu int4"]["placement"]["detail"]
     assert "(MatMulNBitsx9)" in reduced["webnn int4"]["placement"]["detail"]
 
 
+@pytest.mark.long
 def test_an_adapter_without_float16_is_named_and_stops_no_other_precision(reduced: dict[str, dict[str, Any]]) -> None:
     found = reduced["webgpu float16"]
     assert (found["status"], found["error"]["type"]) == ("unsupported", "webgpu_unsupported_feature")

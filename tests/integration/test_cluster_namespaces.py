@@ -147,6 +147,7 @@ def test_boxes_share_the_work_over_the_network(lab: Lab, tmp_path: Path, engine:
     assert [path for box in BOXES for path in (tmp_path / box / "cluster" / "runs").glob("*")] == []
 
 
+@pytest.mark.long
 def test_the_cells_of_a_box_that_is_unplugged_run_elsewhere(lab: Lab, tmp_path: Path) -> None:
     with run(lab, tmp_path) as command:
         command.wait_for("box-2: cpu ")

@@ -81,6 +81,7 @@ def test_a_model_of_matrix_yaml_end_to_end(tmp_path: Path, cache: dict[str, str]
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.long
 def test_every_combination_of_varied_settings_is_a_cell(tmp_path: Path, cache: dict[str, str]) -> None:
     (tmp_path / "matrix.yaml").write_text(untrained(), encoding="utf-8")
     where = ("--matrix", str(tmp_path / "matrix.yaml"), "--output-dir", str(tmp_path))

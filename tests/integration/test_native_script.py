@@ -75,6 +75,7 @@ def on_gpu() -> int:
     return 0 if torch.cuda.is_available() else 6
 
 
+@pytest.mark.long
 def test_a_suite_runs_without_network_from_a_read_only_checkout(tmp_path: Path, wheels: Path, checkout: Path) -> None:
     probe = subprocess.run([*APART, "true"], capture_output=True, text=True, check=False)
     if probe.returncode:

@@ -89,6 +89,7 @@ def test_the_files_that_init_writes_run(installed: Installed, tmp_path: Path) ->
     assert {path.name for path in tmp_path.iterdir()} == {".github", "matrix.yaml", "noxfile.py", "reports"}
 
 
+@pytest.mark.long
 def test_a_target_with_its_own_image_folder_in_a_virtual_environment(installed: Installed, tmp_path: Path) -> None:
     """Its requirements are beside matrix.yaml; the constraints, the base and the harness come from the wheel."""
     installed.run("init", "--models", "bert", "--targets", "cpu", cwd=tmp_path)

@@ -84,6 +84,7 @@ def test_a_target_without_the_precision_is_believed_and_works_in_its_own(tmp_pat
     assert attempts == [({"dtype": "float32"}, "pass")]
 
 
+@pytest.mark.long
 def test_a_target_takes_the_one_export_that_it_is_told_to(tmp_path: Path, shared_cache: Path) -> None:
     """A model that gives wrong numbers does so in every export: each is tried, and the cell stays what it was."""
     pytest.importorskip("openvino")

@@ -44,6 +44,7 @@ def test_what_was_published_decides_and_the_rest_is_expected(tmp_path: Path) -> 
     assert (tmp_path / "models.duckdb").is_file()
 
 
+@pytest.mark.long
 def test_every_model_of_matrix_yaml_has_an_answer(tmp_path: Path) -> None:
     asked = classifier(tmp_path, DEFAULT)
     for name in load(ROOT / "matrix.yaml").spec.models:

@@ -40,6 +40,7 @@ def llama_ended(llama: tuple[Any, Any, generator.Generator], monkeypatch: pytest
     return lambda rule=None: ended(plan, bundle, "executorch", rule=rule)
 
 
+@pytest.mark.long
 def test_prompts_of_every_length_are_continued_with_the_cache(llama_ended: Any) -> None:
     found = llama_ended(RULE)
     facts = found["facts"]
@@ -53,6 +54,7 @@ def test_prompts_of_every_length_are_continued_with_the_cache(llama_ended: Any) 
     assert len(facts["itl_ms"]) == NEW - 1
 
 
+@pytest.mark.long
 def test_a_fault_of_the_cache_is_found_where_it_is(llama_ended: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = generator.Generator._step
 

@@ -77,6 +77,7 @@ def read(report: Path) -> Ran:
     return ran
 
 
+@pytest.mark.long
 def test_all_models_of_matrix_yaml_pass_on_the_cpu(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a user does it: generate, check the style, run."""
     monkeypatch.setenv("HWMATRIX_CACHE", str(cache))
