@@ -177,7 +177,12 @@ def _quality(cell: CellRow) -> str:
 
 def _memory(cell: CellRow) -> Iterator[tuple[str, str]]:
     """The memory on the host and on the device, with what was measured, or why nothing was."""
-    sizes = (("peak", cell.peak_mb), ("added", cell.delta_mb), ("on the device", cell.device_peak_mb))
+    sizes = (
+        ("peak", cell.peak_mb),
+        ("added", cell.delta_mb),
+        ("while it ran", cell.run_peak_mb),
+        ("on the device", cell.device_peak_mb),
+    )
     amounts = ", ".join(f"{what} {size:,.0f} MiB" for what, size in sizes if size is not None)
     if amounts or cell.memory_detail:
         yield (f"  memory:     {'; '.join(part for part in (amounts, plain(cell.memory_detail or '')) if part)}", "")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import gc
 import itertools
 import os
 import re
@@ -56,11 +57,15 @@ class Resident:
 class HostUse:
     """A cell's use of host memory, in MiB; None means not known.
 
+    ``load_peak_mb`` is the peak until the model was prepared, with everything that converting it took; ``run_peak_mb`` the peak of the
+    first inference, when what the conversion left has been freed; ``peak_mb`` the higher of both.
+
     ``detail`` says whose memory it is if it is not the resident set of the cell's own process, or why nothing was measured.
     """
 
     baseline_mb: float | None = None
     load_peak_mb: float | None = None
+    run_peak_mb: float | None = None
     peak_mb: float | None = None
     uss_mb: float | None = None
     detail: str | None = None
@@ -102,6 +107,7 @@ class Meter:
         processes = _OwnProcess() if browser is None else _Browser(browser)
         self._read, self._reset = processes.read, processes.reset
         self._load_peak_mb: float | None = None
+        self._apart = False
         try:
             self._start: Resident | None = self._read()[0]
             self._fresh = self._reset() or self._start.peak_mb <= self._start.now_mb
@@ -109,11 +115,12 @@ class Meter:
             self._start, self._unknown = None, str(reason)
 
     def loaded(self) -> None:
-        """Call when the model is loaded and prepared."""
+        """Call when the model is loaded and prepared. Frees what that left and no object needs, which would count as the model's."""
         if self._start is not None:
             self._load_peak_mb = self._peak()
             if self._load_peak_mb is not None:
-                self._reset()
+                _free_unused()
+                self._apart = self._reset()
 
     def ran(self) -> HostUse:
         """Call when the model has run once. Returns its use of memory so far."""
@@ -123,11 +130,19 @@ class Meter:
             resident, unique_mb, detail = self._read()
         except UnknownError as reason:
             return HostUse(detail=f"not measured: {reason}")
-        known = [peak for peak in (self._load_peak_mb, self._own_peak(resident)) if peak is not None]
+        last_mb = self._own_peak(resident)
+        known = [peak for peak in (self._load_peak_mb, last_mb) if peak is not None]
         if not known:
             older = f"its high-water mark ({self._start.peak_mb:.0f} MiB) is older than the cell, and cannot be reset here"
             return HostUse(baseline_mb=self._start.now_mb, uss_mb=unique_mb, detail=f"no peak: {older}")
-        return HostUse(baseline_mb=self._start.now_mb, load_peak_mb=self._load_peak_mb, peak_mb=max(known), uss_mb=unique_mb, detail=detail)
+        return HostUse(
+            baseline_mb=self._start.now_mb,
+            load_peak_mb=self._load_peak_mb,
+            run_peak_mb=last_mb if self._apart else None,
+            peak_mb=max(known),
+            uss_mb=unique_mb,
+            detail=detail,
+        )
 
     def _peak(self) -> float | None:
         try:
@@ -174,6 +189,13 @@ def address_space_mb() -> float | None:
 def data_mb() -> float | None:
     """The private writable part of the address space in MiB, which RLIMIT_DATA counts. Mere reservations are not included."""
     return _status_mb("VmData")
+
+
+def _free_unused() -> None:
+    """Free objects in cycles, and return to the system what glibc's allocator keeps of freed memory."""
+    gc.collect()
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # musl has none
+        trim(0)
 
 
 class _OwnProcess:

@@ -53,7 +53,8 @@ class Measured:
     ``converged``: timing stopped because the confidence interval was narrow enough. ``yardstick_ms`` is how long a fixed computation,
     ``yardstick``, took just before and after the timing: how fast the machine itself was.
 
-    ``peak_mb`` is the high-water mark until the first inference ended, ``delta_mb`` what the cell added to its starting size;
+    ``peak_mb`` is the high-water mark until the first inference ended, ``delta_mb`` what the cell added to its starting size,
+    ``load_peak_mb`` the mark until the model was prepared, ``run_peak_mb`` that of the first inference alone;
     ``memory_detail`` says whose memory it is if it is not the resident set of the cell's own process, or why it is not known.
     ``device_peak_mb`` is the peak of tensors in a device's own memory, ``device_reserved_mb`` what its allocator held, ``device_processes``
     how many other processes used the device.
@@ -110,6 +111,7 @@ class Measured:
     yardstick_ms: Annotated[Milliseconds | None, Since(schema=4)] = None
     baseline_mb: float | None = None
     load_peak_mb: float | None = None
+    run_peak_mb: Annotated[float | None, Since(schema=13)] = None
     peak_mb: float | None = None
     delta_mb: float | None = None
     uss_mb: float | None = None

@@ -264,12 +264,14 @@ class CompilationEntry:
 class MemoryEntry:
     """The high-water mark until the first inference ended, what the cell added to it, and the device's own high-water mark, in MiB.
 
+    ``run_peak_mb`` is the mark of the first inference alone, without what converting the model took.
     ``detail`` says whose memory it is if it is not the resident set of the cell's own process, or why the host's memory is not reported.
     """
 
     peak_mb: float | None
     delta_mb: float | None
     device_peak_mb: float | None
+    run_peak_mb: float | None = None
     detail: str | None = None
 
 

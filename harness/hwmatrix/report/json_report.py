@@ -329,4 +329,10 @@ def _latency(cell: CellRow) -> LatencyEntry | None:
 def _memory(cell: CellRow) -> MemoryEntry | None:
     if cell.peak_mb is None and cell.delta_mb is None and cell.device_peak_mb is None and cell.memory_detail is None:
         return None
-    return MemoryEntry(peak_mb=cell.peak_mb, delta_mb=cell.delta_mb, device_peak_mb=cell.device_peak_mb, detail=cell.memory_detail)
+    return MemoryEntry(
+        peak_mb=cell.peak_mb,
+        delta_mb=cell.delta_mb,
+        device_peak_mb=cell.device_peak_mb,
+        run_peak_mb=cell.run_peak_mb,
+        detail=cell.memory_detail,
+    )

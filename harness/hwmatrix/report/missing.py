@@ -25,6 +25,7 @@ _ADDED: Final = {
     10: "generation by prompt length",
     11: "how the time between tokens changes",
     12: "how models were compiled",
+    13: "the peak memory of inference alone",
 }
 """What a version of the schema added, as docs/storage.md lists it."""
 

@@ -108,6 +108,7 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "load_ms": lambda cell: rounded(cell.load_ms),
     "prepare_ms": lambda cell: rounded(cell.prepare_ms),
     "peak_mb": lambda cell: rounded(cell.peak_mb),
+    "run_peak_mb": lambda cell: rounded(cell.run_peak_mb),
     "delta_mb": lambda cell: rounded(cell.delta_mb),
     "device_peak_mb": lambda cell: rounded(cell.device_peak_mb),
     "memory_of": lambda cell: text(cell.memory_detail),

@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 class Candidate:
     """A cell that can be compared with others.
 
-    ``memory_mb`` is the peak of the device's memory if ``on_device``, else of the process. ``loss`` is the relative error against the
-    reference, 0 for float32. ``beaten_by`` are the cells that are better in one of latency, memory and loss, and no worse in the others,
-    the fastest first; empty: no other beats it.
+    ``memory_mb`` is the peak of the device's memory if ``on_device``, else of the process: of its first inference if ``while_running``,
+    else of all that the cell did. ``loss`` is the relative error against the reference, 0 for float32. ``beaten_by`` are the cells that are
+    better in one of latency, memory and loss, and no worse in the others, the fastest first; empty: no other beats it.
     """
 
     cell: CellRow
     memory_mb: float
     on_device: bool
+    while_running: bool
     loss: float
     beaten_by: tuple[CellRow, ...]
 
@@ -56,7 +57,11 @@ class Tradeoff:
     def memory_word(self) -> str:
         """Whose peak the memory is, with its unit."""
         kinds = {each.on_device for each in self.candidates}
-        return "peak MiB of process or device" if len(kinds) > 1 else "device peak MiB" if True in kinds else "peak MiB"
+        if len(kinds) > 1:
+            return "peak MiB of process or device"
+        if True in kinds:
+            return "device peak MiB"
+        return "peak MiB of inference" if all(each.while_running for each in self.candidates) else "peak MiB with conversion"
 
     def beats(self, best: Candidate) -> tuple[CellRow, ...]:
         """The cells that one beats."""
@@ -124,6 +129,7 @@ def _tradeoff(found: Sequence[dict[str, Any]], by_position: dict[int, CellRow], 
                 cell=by_position[row["position"]],
                 memory_mb=row["memory_mb"],
                 on_device=row["on_device"],
+                while_running=row["while_running"],
                 loss=row["loss"],
                 beaten_by=tuple(by_position[position] for position in row["beaten_by"]),
             )

@@ -123,6 +123,7 @@ def memory_found(host: memory.HostUse, use: DeviceUse | None) -> dict[str, Any]:
     return {
         "baseline_mb": host.baseline_mb,
         "load_peak_mb": host.load_peak_mb,
+        "run_peak_mb": host.run_peak_mb,
         "peak_mb": host.peak_mb,
         "delta_mb": host.delta_mb,
         "uss_mb": host.uss_mb,

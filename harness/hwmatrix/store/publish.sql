@@ -14,5 +14,5 @@ UPDATE cells SET
     END,
     load_ms = round(load_ms, 3), prepare_ms = round(prepare_ms, 3), first_ms = round(first_ms, 3), wall_ms = round(wall_ms, 3),
     yardstick_ms = round(yardstick_ms, 3), baseline_mb = round(baseline_mb, 3), load_peak_mb = round(load_peak_mb, 3),
-    peak_mb = round(peak_mb, 3), delta_mb = round(delta_mb, 3), uss_mb = round(uss_mb, 3);
+    peak_mb = round(peak_mb, 3), run_peak_mb = round(run_peak_mb, 3), delta_mb = round(delta_mb, 3), uss_mb = round(uss_mb, 3);
 UPDATE stages SET wall_ms = round(wall_ms, 3);

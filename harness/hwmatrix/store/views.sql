@@ -93,7 +93,7 @@ measured AS (                               -- the measurements of trustworthy c
     FROM executed WHERE believed
 ),
 host_memory AS (
-    SELECT cell_id, baseline_mb, load_peak_mb, peak_mb, delta_mb, uss_mb, memory_detail FROM measured
+    SELECT cell_id, baseline_mb, load_peak_mb, run_peak_mb, peak_mb, delta_mb, uss_mb, memory_detail FROM measured
 ),
 worked AS (                                 -- the change that made a failed cell pass, among retries since its latest execution
     SELECT run_id, cell_key, arg_max(a.adaptation, a.started_at) AS adaptation
@@ -116,8 +116,8 @@ SELECT
         WHEN p.unavailable IS NOT NULL THEN 'unavailable'
         ELSE 'not_run'
     END AS status,
-    e.bundle, m.* EXCLUDE (cell_id, bundle, baseline_mb, load_peak_mb, peak_mb, delta_mb, uss_mb),
-    h.baseline_mb, h.load_peak_mb, h.peak_mb, h.delta_mb, h.uss_mb,
+    e.bundle, m.* EXCLUDE (cell_id, bundle, baseline_mb, load_peak_mb, run_peak_mb, peak_mb, delta_mb, uss_mb),
+    h.baseline_mb, h.load_peak_mb, h.run_peak_mb, h.peak_mb, h.delta_mb, h.uss_mb,
     CASE
         WHEN p.unbuildable IS NOT NULL THEN 'unbuildable'
         WHEN e.believed THEN e.error_type

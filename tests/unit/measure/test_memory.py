@@ -95,7 +95,27 @@ def test_a_cell_s_peak_is_the_higher_of_loading_and_running(proc: Path) -> None:
     process(proc, "self", now_mb=150, peak_mb=400)
     meter.loaded()
     process(proc, "self", now_mb=160, peak_mb=200)
-    assert meter.ran() == memory.HostUse(baseline_mb=100, load_peak_mb=400, peak_mb=400, uss_mb=160)
+    assert meter.ran() == memory.HostUse(baseline_mb=100, load_peak_mb=400, run_peak_mb=200, peak_mb=400, uss_mb=160)
+
+
+def test_what_loading_left_and_nothing_needs_is_freed_before_the_model_runs(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[str] = []
+    monkeypatch.setattr(memory.gc, "collect", lambda: freed.append("cycles"))
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _name: types.SimpleNamespace(malloc_trim=lambda _pad: freed.append("heap")))
+    process(proc, "self", now_mb=100, peak_mb=100)
+    meter = memory.Meter()
+    meter.loaded()
+    assert freed == ["cycles", "heap"]
+
+
+def test_the_peak_of_inference_is_unknown_where_the_mark_cannot_be_reset_after_loading(proc: Path) -> None:
+    process(proc, "self", now_mb=100, peak_mb=100)
+    meter = memory.Meter()
+    process(proc, "self", now_mb=150, peak_mb=400)
+    (proc / "clear_refs").unlink()
+    (proc / "clear_refs").mkdir()
+    meter.loaded()
+    assert (meter.ran().run_peak_mb, meter.ran().peak_mb) == (None, 400)
 
 
 def test_a_mark_that_cannot_be_reset_counts_only_if_it_rises(proc: Path) -> None:

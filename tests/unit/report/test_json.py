@@ -96,7 +96,7 @@ def test_a_measured_cell(documents: tuple[dict[str, Any], dict[str, Any]]) -> No
     assert latency["samples"] == 101
     assert latency["inputs_s"] == pytest.approx(1000 / 1.7)
     assert latency["contended"] is False
-    assert found["memory"] == {"peak_mb": 500.0, "delta_mb": 64.5, "device_peak_mb": None, "detail": None}
+    assert found["memory"] == {"peak_mb": 500.0, "delta_mb": 64.5, "device_peak_mb": None, "run_peak_mb": None, "detail": None}
     assert found["outputs"] == [{"name": "logits", "shape": [1, 16, 512], "dtype": "float32"}]
     assert found["settings"] == {"size": "tiny", "dtype": "float32", "batch": 1, "sequence_length": 16, "threads": 1, "new_tokens": 0}
     assert found["evidence"]["versions"]["openvino"] == "2026.4.1"

@@ -34,7 +34,9 @@ def run_of(path: Path, *cells: dict[str, Any]) -> ReportRows:
                 **{"size": "full", "dtype": cell.get("dtype", "float32"), "cell_key": repr(cell)} | cell.get("planned", {}),
             )
             wall = steady(cell["ms"]) if cell.get("ms") is not None else ()
-            facts = {"peak_mb": cell.get("mb", 500.0), "relative_error": cell.get("error", 1e-7)} | cell.get("measured", {})
+            mb = cell.get("mb", 500.0)
+            memory = {"peak_mb": mb and mb + 1000, "run_peak_mb": mb}
+            facts = {**memory, "relative_error": cell.get("error", 1e-7)} | cell.get("measured", {})
             database.cell(planned, f"s-{cell['target']}-{cell.get('host', 'f00d')}", wall=wall, **facts)
     return read(path)
 
@@ -150,6 +152,15 @@ def test_the_memory_of_a_device_is_not_compared_with_that_of_a_process(tmp_path:
     assert "| 300 (device) |" in summary_md(rows)
 
 
+def test_with_a_cell_that_lacks_the_peak_of_inference_the_peaks_with_conversion_are_compared(tmp_path: Path) -> None:
+    older = {"target": "openvino", "ms": 10.0, "measured": {"peak_mb": 700.0, "run_peak_mb": None}}
+    rows = run_of(tmp_path / "a.duckdb", {"target": "cpu", "ms": 10.0, "mb": 500.0}, older)
+    (found,) = tradeoffs_of(rows)
+    assert [(short_name(each.cell), each.memory_mb) for each in found.unbeaten] == [("openvino float32", 700.0)]
+    assert found.memory_word == "peak MiB with conversion"
+    assert "| 700 (with conversion) |" in summary_md(rows)
+
+
 def test_titles_name_the_settings_and_the_machine_only_where_they_differ(tmp_path: Path) -> None:
     both = [{"target": target, "ms": 1.0} for target in ("cpu", "openvino")]
     rows = run_of(tmp_path / "a.duckdb", *both, *({**cell, "planned": {"batch": 8}, "host": "beef0123"} for cell in both))
@@ -178,13 +189,13 @@ def test_the_picture_shows_full_size_models_if_there_are_any(tmp_path: Path) -> 
     tiny = [{**cell, "planned": {"size": "tiny"}} for cell in both]
     (chart,) = (each for each in charts(run_of(tmp_path / "a.duckdb", *both, *tiny)) if each.name == "tradeoffs")
     values = chart.spec["datasets"]["rows"]
-    assert {row["panel"] for row in values} == {"p50 ms: bert (full)", "peak MiB: bert (full)"}
+    assert {row["panel"] for row in values} == {"p50 ms: bert (full)", "peak MiB of inference: bert (full)"}
     assert {(row["target"], row["unbeaten"], row["beaten by"]) for row in values} == {
         ("openvino", True, ""),
         ("cpu", False, "openvino float32"),
     }
     (only,) = (each for each in charts(run_of(tmp_path / "b.duckdb", *tiny)) if each.name == "tradeoffs")
-    assert {row["panel"] for row in only.spec["datasets"]["rows"]} == {"p50 ms: bert", "peak MiB: bert"}
+    assert {row["panel"] for row in only.spec["datasets"]["rows"]} == {"p50 ms: bert", "peak MiB of inference: bert"}
 
 
 def test_the_page_gets_the_indices_of_its_cells(tmp_path: Path) -> None:
@@ -199,7 +210,7 @@ def test_the_page_gets_the_indices_of_its_cells(tmp_path: Path) -> None:
     assert page_data(rows, read_page_rows(path, None))["tradeoffs"] == [
         {
             "title": "bert",
-            "memory_word": "peak MiB",
+            "memory_word": "peak MiB of inference",
             "cells": [2, 1],
             "memory": [400, 500],
             "loss": [0, 0],

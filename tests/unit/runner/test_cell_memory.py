@@ -19,8 +19,16 @@ from hwmatrix.runner import cell
 from hwmatrix.runner.job import CellJob, memory_found
 from hwmatrix.targets.protocol import DeviceUse
 
-HOST = HostUse(baseline_mb=100.0, load_peak_mb=150.0, peak_mb=180.0, uss_mb=42.0)
-TOLD = {"baseline_mb": 100.0, "load_peak_mb": 150.0, "peak_mb": 180.0, "delta_mb": 80.0, "uss_mb": 42.0, "memory_detail": None}
+HOST = HostUse(baseline_mb=100.0, load_peak_mb=150.0, run_peak_mb=180.0, peak_mb=180.0, uss_mb=42.0)
+TOLD = {
+    "baseline_mb": 100.0,
+    "load_peak_mb": 150.0,
+    "run_peak_mb": 180.0,
+    "peak_mb": 180.0,
+    "delta_mb": 80.0,
+    "uss_mb": 42.0,
+    "memory_detail": None,
+}
 GPU = DeviceUse(peak_mb=3.0, reserved_mb=4.0, other_processes=2)
 METAL = DeviceUse(peak_mb=None, reserved_mb=5.0, other_processes=None)
 NOTHING = HostUse(detail="not measured: this system keeps no high-water mark of a process")

@@ -157,6 +157,7 @@ const Evidence = (() => {
     return part("Memory and loading", facts([
       ["Added by the cell", optional(cell.delta_mb, Text.mib)],
       ["Peak", optional(cell.peak_mb, Text.mib)],
+      ["Peak of inference alone", optional(cell.run_peak_mb, Text.mib)],
       ["Whose memory", cell.memory_of],
       ["Peak on the device", optional(cell.device_peak_mb, Text.mib)],
       ["Parameters", optional(cell.parameters, Text.whole)],
