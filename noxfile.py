@@ -30,7 +30,7 @@ RUNTIMES = [
 ]
 """The runtimes that the targets' tests need, as far as they can be installed on a host."""
 
-SLOWEST = ("--durations=40", "--durations-min=20")
+SLOWEST = ("--durations=80", "--durations-min=10")
 """Ends the output with the slowest tests, in seconds."""
 
 SIDE_BY_SIDE = (
@@ -150,11 +150,11 @@ def tests(session: nox.Session) -> None:
         session.error("tests failed")
 
 
-@nox.session
+@nox.session(venv_location=".nox/tests")  # mypy reads the packages that the tests run
 def lint(session: nox.Session) -> None:
     """Check style, types (including those of the runtimes), the import contract, and the packages: wheel and source distribution."""
-    session.install("--no-compile", *TORCH)  # mypy reads these packages and runs none of them
-    session.install("--no-compile", *REFERENCE, "--editable", ".[dev]", *RUNTIMES, "twine")
+    session.install(*TORCH)
+    session.install(*REFERENCE, "--editable", ".[dev]", *RUNTIMES, "twine")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")

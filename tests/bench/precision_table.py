@@ -31,7 +31,7 @@ SELECT
 FROM matrix WHERE size = 'tiny' AND coalesce(precision, dtype) <> 'float32' AND status IN ('pass', 'mismatch') ORDER BY position
 """
 FULL: Final = """
-SELECT model, target, dtype, p50_ms, ci_low_ms, ci_high_ms, uss_mb, loss, relative_error, status, error_type
+SELECT model, target, dtype, p50_ms, ci_low_ms, ci_high_ms, run_peak_mb, loss, relative_error, status, error_type
 FROM matrix WHERE size = 'full' AND new_tokens = 0 AND status NOT IN ('unavailable', 'not_run')
 ORDER BY position
 """
@@ -91,8 +91,8 @@ def _full_cell(row: dict[str, Any], wide: float | None) -> str:
     parts = [_milliseconds(row)]
     if row["dtype"] != "float32" and wide is not None:
         parts.append(f"{wide / row['p50_ms']:.2f} times")
-    if row["uss_mb"] is not None:
-        parts.append(f"{row['uss_mb']:.0f} MB")
+    if row["run_peak_mb"] is not None:
+        parts.append(f"{row['run_peak_mb']:.0f} MB")
     if row["dtype"] != "float32":
         parts.append(f"loss {_number(row['loss'] if row['loss'] is not None else row['relative_error'])}")
     return ", ".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.models.calibration import require_ranges
-from hwmatrix.records import Dtype
+from hwmatrix.records import Dtype, Settings
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -208,7 +209,8 @@ def test_onnx_runtime_names_a_width_that_16_does_not_divide(tmp_path: Path) -> N
     assert caught.value.error_type == "group_size"
 
 
-def test_torchao_multiplies_by_the_weights_that_are_read_back() -> None:
+@pytest.mark.parametrize("dtype", [Dtype.INT8, Dtype.INT8_DYNAMIC])
+def test_torchao_multiplies_by_the_weights_that_are_read_back(dtype: Dtype) -> None:
     pytest.importorskip("torchao")
     from hwmatrix.targets.torch import integers
 
@@ -217,7 +219,7 @@ def test_torchao_multiplies_by_the_weights_that_are_read_back() -> None:
     given = torch.from_numpy(X)
     with torch.inference_mode():
         plain = model(given)
-        assert integers.round_weights(model) == 1
+        assert integers.round_weights(model, dtype) == 1
         assert integers.told(model) == "1 linear layers of int8 weights, 0 of float32 weights"
         quantized = model(given)
         integers.in_float32(model)
@@ -226,12 +228,47 @@ def test_torchao_multiplies_by_the_weights_that_are_read_back() -> None:
     assert 1e-3 < apart(in_float.numpy(), plain.numpy()) < 0.02
 
 
+class OneLayer(torch.nn.Module):
+    """A model like those of transformers."""
+
+    config = types.SimpleNamespace(_attn_implementation="eager")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(32, 48)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"y": self.linear(x)}
+
+
+@pytest.mark.parametrize("dtype", [Dtype.INT8, Dtype.INT8_DYNAMIC])
+def test_a_device_of_pytorch_gets_the_rounded_weights_only(dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torchao")
+    from hwmatrix.targets.torch import integers
+    from hwmatrix.targets.torch.cpu import TorchCpu
+
+    torch.manual_seed(0)
+    model, moved = OneLayer().eval(), []
+    target = TorchCpu(settings=Settings(dtype=dtype, batch=1, sequence_length=1, threads=1), options={})
+    target._model = model
+    monkeypatch.setattr(model, "to", lambda _device: moved.append(integers.told(model)) or model)
+    plain = model(torch.from_numpy(X))["y"].detach().numpy()
+    assert target.prepare({"x": X}).endswith(f"torchao {integers.CONFIGURATIONS[dtype]}: 1 linear layers")
+    assert moved == ["1 linear layers of int8 weights, 0 of float32 weights"]
+    rounded = target.outputs(target.run())["y"]
+    assert target.placement().detail.endswith(moved[0])
+    in_float = target.in_float()
+    assert in_float is not None
+    assert apart(rounded, in_float.outputs({"x": X})["y"]) < 1e-6
+    assert 1e-3 < apart(rounded, plain) < 0.02
+
+
 def test_torchao_has_nothing_to_round_without_a_linear_layer() -> None:
     pytest.importorskip("torchao")
     from hwmatrix.targets.torch import integers
 
     with pytest.raises(UnsupportedError, match="bfloat16 works"):
-        integers.round_weights(torch.nn.Sequential(torch.nn.ReLU()))
+        integers.round_weights(torch.nn.Sequential(torch.nn.ReLU()), Dtype.INT8)
 
 
 def test_an_operator_that_torchao_lacks_for_rounded_weights_is_named() -> None:
@@ -239,7 +276,7 @@ def test_an_operator_that_torchao_lacks_for_rounded_weights_is_named() -> None:
     from hwmatrix.targets.torch import integers
 
     layer = torch.nn.Sequential(torch.nn.Linear(32, 48))
-    integers.round_weights(layer)
+    integers.round_weights(layer, Dtype.INT8_DYNAMIC)
     with torch.inference_mode(), pytest.raises(UnsupportedError, match="bfloat16 works") as caught, integers.naming_what_is_missing():
         layer[0].weight @ torch.from_numpy(X).T
     assert caught.value.needs == ("aten.matmul",)

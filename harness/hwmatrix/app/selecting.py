@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwmatrix.app.type_models import TypeModels
 from hwmatrix.basics.near_miss import near_miss
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hwmatrix.matrix.load import LoadedMatrix
+
+ALL: Final = "all"
+"""Stands for every precision of the selected targets."""
 
 
 def select(
@@ -72,7 +75,7 @@ def select(
     problems += [
         Problem(where="--dtypes", what=f"there is no precision {name!r}", hint=near_miss(name, [dtype.value for dtype in Dtype]))
         for name in dtypes
-        if name not in set(Dtype)
+        if name not in {*Dtype, ALL}
     ]
     selected_architectures = _architectures(architectures, matrix, (*resolved.extra, *types), problems)
     if problems:
@@ -89,11 +92,17 @@ def select(
         generation=generation,
         architectures=selected_architectures,
         targets=tuple(targets),
-        dtypes=tuple(dict.fromkeys(map(Dtype, dtypes))),
+        dtypes=_tested(matrix, targets) if ALL in dtypes else tuple(dict.fromkeys(map(Dtype, dtypes))),
         axes=axes or Axes(),
         size=size,
         everything=everything,
     )
+
+
+def _tested(matrix: LoadedMatrix, targets: Sequence[str]) -> tuple[Dtype, ...]:
+    """Every precision of the named targets, or of all."""
+    chosen = [target for name, target in matrix.spec.targets.items() if not targets or name in targets]
+    return tuple(dict.fromkeys(dtype for target in chosen for dtype in target.every_dtype))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

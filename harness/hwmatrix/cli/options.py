@@ -104,7 +104,7 @@ Architectures = Annotated[
 ]
 Dtypes = Annotated[
     list[str] | None,
-    typer.Option("--dtypes", help="Only these precisions of the targets: --dtypes float32 bfloat16", metavar="D ..."),
+    typer.Option("--dtypes", help="Only these precisions of the targets, or all: --dtypes float32 bfloat16", metavar="D ..."),
 ]
 Batches = Annotated[
     list[int] | None,

@@ -36,8 +36,10 @@ _REDUCED: Final = frozenset({Dtype.FLOAT16, Dtype.INT8, Dtype.INT4, Dtype.INT8_D
 """The precisions in which a target that compiles a float32 graph reduces it first."""
 _GROUP: Final = 16
 """Weights of a group with one scale in int4, on OpenVINO and ONNX Runtime."""
+_TORCHAO: Final = {Dtype.INT8: "Int8WeightOnlyConfig", Dtype.INT8_DYNAMIC: "Int8DynamicActivationInt8WeightConfig"}
+"""What torchao calls the precisions in which it rounds the weights of a PyTorch model."""
 _REDUCING: Final = {
-    ("torch", Dtype.INT8_DYNAMIC): "torchao",
+    **dict.fromkeys((("torch", dtype) for dtype in _TORCHAO), "torchao"),
     **dict.fromkeys((("openvino", dtype) for dtype in (Dtype.INT8, Dtype.INT4, Dtype.A8W8)), "nncf"),
     ("executorch", Dtype.A8W8): "torchao",
     **dict.fromkeys((("browser", dtype) for dtype in _REDUCED), "onnxruntime"),
@@ -215,10 +217,10 @@ def _pinned(package: str, cell: MeasuredCell) -> str:
 
 def _torch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     if cell.status is Status.FACTORY_ERROR:
-        return {"device": "cpu", "attention": _eager(code), "compiled": False, "rounded": False, "dtype": "float32"}
+        return {"device": "cpu", "attention": _eager(code), "compiled": False, "rounded": None, "dtype": "float32"}
     descriptor, options = descriptor_of(cell.target.backend), cell.target.options
     number = int(options.get("device", 0)) if descriptor.several else 0
-    rounded = cell.settings.dtype is Dtype.INT8_DYNAMIC
+    rounded = _TORCHAO.get(cell.settings.dtype)
     return {
         "device": descriptor.torch_name(number),
         "attention": _attention(cell, code),

@@ -11,6 +11,7 @@ import ctypes
 import dataclasses
 import gc
 import itertools
+import mmap
 import os
 import re
 import statistics
@@ -29,6 +30,10 @@ _RESET_PEAK: Final = "5"
 """proc(5): writing 5 to clear_refs resets the peak resident set size to the current one."""
 _PROPORTIONAL: Final = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 _PRIVATE: Final = re.compile(r"^Private_(?:Clean|Dirty):\s+(\d+) kB", re.MULTILINE)
+_MAPPING: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
+"""The first line of a mapping in smaps, proc(5)."""
+_UNCHANGED: Final = re.compile(r"Anonymous: +0 kB$")
+_WEIGHTS: Final = ".safetensors"
 _LIBRARY: Final = "/usr/lib/libSystem.B.dylib"
 _RUSAGE_INFO_V4: Final = 4
 _RUSAGE_BYTES: Final = 296
@@ -104,6 +109,7 @@ class Meter:
     """
 
     def __init__(self, browser: int | None = None) -> None:
+        gc.freeze()  # what is older than the cell: to look through it for cycles would take long, and copy pages shared with the parent
         processes = _OwnProcess() if browser is None else _Browser(browser)
         self._read, self._reset = processes.read, processes.reset
         self._load_peak_mb: float | None = None
@@ -192,10 +198,33 @@ def data_mb() -> float | None:
 
 
 def _free_unused() -> None:
-    """Free objects in cycles, and return to the system what glibc's allocator keeps of freed memory."""
+    """Free objects in cycles, return to the system what glibc's allocator keeps of freed memory, and unload files of weights.
+
+    Such a file stays resident as long as one tensor of it lives, perhaps as a constant of a converted graph. What is needed is read again.
+    """
     gc.collect()
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # musl has none
+    if sys.platform != "linux":
+        return
+    library = ctypes.CDLL(None)
+    if (trim := getattr(library, "malloc_trim", None)) is not None:  # musl has none
         trim(0)
+    for begin, end in _mapped_weights():
+        library.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
+
+
+def _mapped_weights() -> list[tuple[int, int]]:
+    """The address ranges of files of weights in memory, without those that were written to: unloading would lose the changes."""
+    try:
+        lines = (_PROC / "self/smaps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found, current = [], None
+    for line in lines:
+        if mapping := _MAPPING.match(line):
+            current = (int(mapping[1], 16), int(mapping[2], 16)) if line.endswith(_WEIGHTS) else None
+        elif current is not None and _UNCHANGED.match(line):
+            found.append(current)
+    return found
 
 
 class _OwnProcess:

@@ -1,18 +1,17 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import struct
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from hwmatrix.measure import memory
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STATUS = "Name:\tpython\nVmPeak:\t 9216 kB\nVmSize:\t 8192 kB\nVmData:\t 1024 kB\nVmHWM:\t 4096 kB\nVmRSS:\t 2048 kB\nThreads:\t1\n"
 ZOMBIE = "Name:\tchromium\nState:\tZ (zombie)\nThreads:\t1\n"
@@ -106,6 +105,30 @@ def test_what_loading_left_and_nothing_needs_is_freed_before_the_model_runs(proc
     meter = memory.Meter()
     meter.loaded()
     assert freed == ["cycles", "heap"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has smaps")
+@pytest.mark.parametrize(
+    ("name", "written", "stays"), [("w.safetensors", False, False), ("w.safetensors", True, True), ("w.bin", False, True)]
+)
+def test_files_of_weights_are_unloaded_unless_they_were_written_to(tmp_path: Path, name: str, *, written: bool, stays: bool) -> None:
+    file = tmp_path / name
+    file.write_bytes(b"weights!" * (2**20 // 8))
+
+    def resident_kb() -> int:
+        lines = iter(Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines())
+        assert any(line.endswith(str(file)) for line in lines)
+        return next(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
+
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+        assert sum(mapped[:: mmap.PAGESIZE]) == ord("w") * 2**20 // mmap.PAGESIZE
+        if written:
+            mapped[0:8] = b"changed!"
+        before = resident_kb()
+        meter = memory.Meter()
+        meter.loaded()
+        assert (resident_kb() > before / 2) is stays
+        assert mapped[:16] == (b"changed!" if written else b"weights!") + b"weights!"
 
 
 def test_the_peak_of_inference_is_unknown_where_the_mark_cannot_be_reset_after_loading(proc: Path) -> None:

@@ -10,7 +10,7 @@ from hwmatrix.errors import UnavailableError
 from hwmatrix.hardware import cuda as hardware
 from hwmatrix.records import Placement
 from hwmatrix.targets.protocol import DeviceUse
-from hwmatrix.targets.torch.device import TorchDevice
+from hwmatrix.targets.torch.rounding import RoundingDevice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MIB = 2**20
 
 
-class TorchCuda(TorchDevice):
+class TorchCuda(RoundingDevice):
     """PyTorch on the GPU number ``options["device"]`` (default 0), timed by events on the device itself.
 
     float32 is computed in float32: TensorFloat-32, which rounds to 10 bits, is disabled for matrix products and convolutions, since the

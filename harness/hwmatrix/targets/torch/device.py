@@ -13,6 +13,7 @@ from hwmatrix.models import generation
 from hwmatrix.models.build import load_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Dtype, Placement
+from hwmatrix.targets.torch import integers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,7 +42,7 @@ class TorchDevice:
         self._settings = settings
         self._options = options
         self.device = torch.device("cpu")
-        self._computes: Dtype = Dtype.FLOAT32 if settings.dtype is Dtype.INT8_DYNAMIC else settings.dtype
+        self._computes: Dtype = Dtype.FLOAT32 if settings.dtype in integers.CONFIGURATIONS else settings.dtype
         self._dtype: torch.dtype = getattr(torch, self._computes.value)
         self._model: torch.nn.Module | None = None
         self._call: Callable[..., Any] | None = None

@@ -14,18 +14,26 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from hwmatrix.errors import UnsupportedError
+from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+CONFIGURATIONS: Final = {
+    Dtype.INT8: "Int8WeightOnlyConfig",
+    Dtype.INT8_DYNAMIC: "Int8DynamicActivationInt8WeightConfig",
+}
+"""What torchao calls each precision."""
 _NO_OPERATOR: Final = re.compile(r"Int8Tensor dispatch: attempting to run unimplemented operator/function: func=<OpOverload\(op='([\w.]+)'")
 _STEPS: Final = 127.5
 """Half of the 255 steps from -128 to 127, to which torchao scales the largest magnitude of a row."""
 _LEAST_SCALE: Final = torch.finfo(torch.float32).eps
 
 
-def round_weights(model: torch.nn.Module) -> int:
+def round_weights(model: torch.nn.Module, dtype: Dtype) -> int:
     """Let torchao replace the weights of all linear layers by integers with a scale per output channel. Return the number of layers.
+
+    ``dtype`` is one of :data:`CONFIGURATIONS`. In ``int8_dynamic`` the layers also round their inputs.
 
     Raises:
         UnsupportedError: torchao is missing (``missing_package``), or there is no linear layer (``nothing_to_quantize``).
@@ -37,7 +45,9 @@ def round_weights(model: torch.nn.Module) -> int:
             f"torchao, which rounds weights for PyTorch, cannot be imported ({failure}): pip install torchao; bfloat16 needs no quantizer"
         )
         raise UnsupportedError(message, needs=("torchao",), error_type="missing_package") from failure
-    torchao.quantize_(model, torchao.Int8DynamicActivationInt8WeightConfig())
+    # By default this would change settings of torch.compile for the whole process.
+    options = {"set_inductor_config": False} if dtype is Dtype.INT8 else {}
+    torchao.quantize_(model, getattr(torchao, CONFIGURATIONS[dtype])(**options))
     count = len(_rounded(model))
     if not count:
         message = "torchao rounds the weights of torch.nn.Linear, and the model has none; bfloat16 works"
@@ -77,20 +87,25 @@ def in_float32(model: torch.nn.Module) -> None:
 
 
 class RoundedLinear(torch.nn.Module):
-    """A linear layer with the numbers that another one's integers stand for. It rounds each row of its input to 8 bits, as numbers.
+    """A linear layer with the numbers that another one's integers stand for.
 
-    float64 holds the products of such numbers exactly, whatever the order of summation.
+    If that one rounds its inputs, so does this: each row to 8 bits, as numbers. float64 holds the products of such numbers exactly,
+    whatever the order of summation.
     """
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
         weight = layer.weight
-        self.weight = torch.nn.Parameter(weight.qdata.float() - weight.zero_point.float(), requires_grad=False)
-        self.scale = torch.nn.Parameter(weight.scale.float().flatten(), requires_grad=False)
+        numbers, scale = weight.qdata.float() - weight.zero_point.float(), weight.scale.float().flatten()
+        self._rounds_inputs = weight.act_quant_kwargs is not None
+        self.weight = torch.nn.Parameter(numbers if self._rounds_inputs else numbers * scale[:, None], requires_grad=False)
+        self.scale = torch.nn.Parameter(scale, requires_grad=False)
         self.bias = layer.bias
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
-        """The product of the rounded input and the weights."""
+        """The product of the input and the weights."""
+        if not self._rounds_inputs:
+            return torch.nn.functional.linear(given, self.weight, self.bias)
         scale = (given.abs().amax(dim=-1, keepdim=True) / _STEPS).clamp(min=_LEAST_SCALE)
         rounded = torch.round(given * (1.0 / scale)).clamp(-128, 127)  # as torchao does: the largest value lies between two steps
         product = torch.nn.functional.linear(rounded.double(), self.weight.double()).float() * scale * self.scale
