@@ -150,11 +150,11 @@ def tests(session: nox.Session) -> None:
         session.error("tests failed")
 
 
-@nox.session(venv_location=".nox/tests")  # mypy reads the packages that the tests run
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style, types (including those of the runtimes), the import contract, and the packages: wheel and source distribution."""
-    session.install(*TORCH)
-    session.install(*REFERENCE, "--editable", ".[dev]", *RUNTIMES, "twine")
+    session.install("--no-compile", *TORCH)  # mypy reads these packages and runs none of them
+    session.install("--no-compile", *REFERENCE, "--editable", ".[dev]", *RUNTIMES, "twine")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")

@@ -148,7 +148,7 @@ def _recipe(bundle: Bundle, config: dict[str, str]) -> Callable[[], object]:
 
     inputs: dict[str, np.ndarray[Any, Any]] = dict(bundle.input_arrays())
     model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32)
-    model.config.return_dict, model.config.use_cache = False, False
+    model.config.use_cache = False
     program = openvino.convert_model(model, example_input={name: torch.from_numpy(array) for name, array in inputs.items()})
     program.reshape({port: list(inputs[port.get_any_name()].shape) for port in program.inputs})
     compiled = openvino.Core().compile_model(nncf.compress_weights(program, mode=nncf.CompressWeightsMode.INT8_ASYM), "CPU", config)
