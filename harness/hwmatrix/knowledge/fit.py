@@ -213,11 +213,12 @@ def _remedies(model: ModelMemory, need: Need | None, memory: int, largest: Need 
         verdict = judge(largest, memory, model.weights_mb)
         if verdict is Verdict.FITS or not only_sure:
             yield Remedy(change=f"--batch {largest.batch}", verdict=verdict, need=largest)
-    narrower = _NARROWER.get(asked.dtype, ())
+    descriptor, narrower = descriptor_of(asked.backend), _NARROWER.get(asked.dtype, ())
     for dtype in precisions_of(asked.backend):
         narrow = model.in_precision(dtype)
         measured = dtype is not asked.dtype and asked.plan.batch in narrow.peaks
-        if measured or (dtype in narrower and not descriptor_of(asked.backend).wide_weights):
+        partly = bool(descriptor.torch_device) and dtype in descriptor.rounds  # only linear layers, whose share is not known
+        if measured or (dtype in narrower and not partly and not descriptor.wide_weights):
             less = narrow.need(asked.plan.batch)
             verdict = judge(less, memory, narrow.weights_mb)
             if less is not None and (verdict is Verdict.FITS or (not only_sure and _would_fit(verdict, less, memory))):
