@@ -5,20 +5,17 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import signal
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
 from hwmatrix import __version__
+from hwmatrix.basics.interrupts import INTERRUPTED, forget_interrupt, interrupt_on_sigterm
 from hwmatrix.cli.closed_pipe import CLOSED_PIPE, Outputs, broken_pipe
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 _COMMANDS: Final = (
     "matrix",
@@ -61,7 +58,6 @@ _COMMANDS: Final = (
 )
 """Commands, in the order of the help. Running one command imports only its own module."""
 
-INTERRUPTED: Final = 128 + signal.SIGINT
 _LISTS: Final = frozenset(
     {
         "--add",
@@ -101,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(argv: list[str] | None) -> int:
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupt_on_sigterm()
     stderr = Console(stderr=True)
     try:
         _log_at(os.environ.get("LOGLEVEL", "WARNING"))
@@ -116,6 +112,7 @@ def _main(argv: list[str] | None) -> int:
         error.show()
         return ConfigError.exit_code
     except (KeyboardInterrupt, typer.Abort):
+        forget_interrupt()
         stderr.print("interrupted: finished work is kept; continue with --resume", markup=False)
         return INTERRUPTED
     return result if isinstance(result, int) else 0
@@ -206,10 +203,6 @@ def spread(argv: list[str]) -> list[str]:
         else:
             words.append(word)
     return words
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

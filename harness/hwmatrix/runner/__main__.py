@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hwmatrix.basics.interrupts import INTERRUPTED, forget_interrupt, interrupt_on_sigterm
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import HwmatrixError
 from hwmatrix.records import Plan, plan_from_json
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import end_with_parent
 
-if TYPE_CHECKING:
-    from types import FrameType
-
 
 def main(argv: list[str]) -> int:
     """Run one command of the host; return the exit code."""
     arguments = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupt_on_sigterm()
     end_with_parent()
     try:
         arguments.work(arguments)
@@ -29,13 +26,9 @@ def main(argv: list[str]) -> int:
         emit("failed", message=str(error), exit_code=error.exit_code)
         return error.exit_code
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        forget_interrupt()
+        return INTERRUPTED
     return 0
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Treat ``docker stop`` like Ctrl-C: end the child and keep finished results."""
-    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:
