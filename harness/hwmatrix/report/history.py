@@ -136,11 +136,10 @@ def history_json(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...] = ()) -
 
 def _read(database: Path, name: str, parameters: dict[str, str | None] | None = None, *, model: str | None = None) -> list[dict[str, Any]]:
     with reading(database) as connection:
-        if model is not None:
-            narrow(connection, model)
+        views = "" if model is None else narrow(connection, model)
         if not has_table(connection, "releases"):  # schema 1 has no releases
             connection.execute("CREATE TEMP TABLE releases (run_id VARCHAR, release VARCHAR)")
-        return records(connection, name, parameters)
+        return records(connection, name, parameters, views=views)
 
 
 def _utc(row: dict[str, Any]) -> dt.datetime:

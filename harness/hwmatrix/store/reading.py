@@ -72,9 +72,11 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(entry.name.removesuffix(".sql") for entry in _folder().iterdir() if entry.name.endswith(".sql")))
 
 
-def records(connection: duckdb.DuckDBPyConnection, name: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The rows that one of the queries returns, by column."""
-    cursor = connection.execute(query(name), dict(parameters) if parameters is not None else None)
+def records(
+    connection: duckdb.DuckDBPyConnection, name: str, parameters: Mapping[str, Any] | None = None, *, views: str = ""
+) -> list[dict[str, Any]]:
+    """The rows that one of the queries returns, by column. ``views`` replace those of the database: see :func:`narrow`."""
+    cursor = connection.execute(views + query(name), dict(parameters) if parameters is not None else None)
     columns = [column[0] for column in cursor.description or ()]
     return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
 
@@ -84,22 +86,25 @@ def keeps_latest(connection: duckdb.DuckDBPyConnection) -> bool:
     return connection.execute("SELECT 1 FROM meta WHERE key = ? AND value = ?", list(KEEPS_LATEST)).fetchone() is not None
 
 
-def narrow(connection: duckdb.DuckDBPyConnection, model: str) -> None:
-    """Restrict what the view ``matrix`` shows on this connection to one model, before anything is computed: speeds are compared within it.
+def narrow(connection: duckdb.DuckDBPyConnection, model: str) -> str:
+    """Restrict the view ``matrix`` to one model, before anything is computed: speeds are compared within a model.
 
     A history of a hundred releases has half a million cells, and a filter behind the view's windows would be applied last. In a database
     of an older schema, nothing is restricted.
+
+    Returns the restricted views as a WITH clause for :func:`records`. As views of this connection, each would be planned when it is created
+    and again in the query.
     """
     database, version = connection.execute("SELECT current_database(), (SELECT value FROM meta WHERE key = 'schema_version')").fetchall()[0]
     if version != SCHEMA_VERSION:
-        return
+        return ""
     quoted = model.replace("'", "''")  # a view takes no parameter
     for kind, table in (("TABLE", "planned"), ("VIEW", "cells")):  # to copy the cells, all their columns would be read
         connection.execute(f"CREATE TEMP {kind} {table} AS FROM \"{database}\".main.{table} WHERE model = '{quoted}'")
     for table in ("samples", "timings"):
         connection.execute(f'CREATE TEMP TABLE {table} AS FROM "{database}".main.{table} SEMI JOIN temp.cells USING (cell_id)')
-    for name in ("latency", "adaptations", "results", "matrix"):
-        connection.execute(f"CREATE TEMP VIEW {name} {_text_of(name)}")
+    views = ("latency", "adaptations", "results", "matrix")
+    return "WITH " + ", ".join(f"{name} AS ({_text_of(name).partition('AS')[2]})" for name in views) + "\n"
 
 
 def _text_of(view: str) -> str:

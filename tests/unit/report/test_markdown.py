@@ -93,7 +93,7 @@ def test_performance_optimal_hardware_and_memory(texts: dict[str, str]) -> None:
     assert optimal["`gpt2`"] == ["cpu (container)", "5.10", "–", "–"]
     assert optimal["`vit`"] == ["cpu (container)", "7.25", "–", "openvino"]
     memory = table(text, "Memory")[1:]
-    assert memory[0][:5] == ["`bert`", "tiny", "openvino (container)", "270,000", "64.5"]
+    assert memory[0][:5] == ["`bert`", "tiny, float32, batch 1, 16 tokens, 1 thread", "openvino (container)", "270,000", "64.5"]
 
 
 def test_errors_have_recommendations(texts: dict[str, str]) -> None:
