@@ -232,16 +232,18 @@ def _torch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
 
 def _openvino(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     device = str(cell.target.options.get("device", "CPU"))
+    hinted = bool(cell.target.options.get("precision_hints", True))
     config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
     if cell.settings.dtype in _OPENVINO_PRECISION:
         config["INFERENCE_PRECISION_HINT"] = _OPENVINO_PRECISION[cell.settings.dtype]
-    elif cell.settings.dtype in _REDUCED:
+    elif cell.settings.dtype in _REDUCED and hinted:
         config["INFERENCE_PRECISION_HINT"] = "f16" if cell.settings.dtype is Dtype.FLOAT16 else "f32"
     if device == "CPU":
         config["INFERENCE_NUM_THREADS"] = str(cell.settings.threads)
     converted = (cell.method or "").startswith("openvino.convert_model") or cell.error_type == "unsupported_operator"
     return {
         "device": device,
+        "hinted": hinted,
         "config": config,
         "attention": _attention(cell, code),
         "exporter": "openvino" if converted else "transformers",

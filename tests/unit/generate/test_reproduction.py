@@ -235,6 +235,14 @@ def test_weights_are_reduced_as_the_target_does(tmp_path: Path, target: str, dty
     assert script.count("def calibration_samples(") == (dtype == "a8w8")
 
 
+def test_without_hints_the_script_leaves_the_choice_to_the_plugin_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKENDS, "openvino", {"device": "CPU", "precision_hints": False})
+    script = script_of(database_of(tmp_path / "m.duckdb", "openvino", dtype="int8"), "openvino")
+    assert "mode=nncf.CompressWeightsMode.INT8_ASYM" in script
+    assert "INFERENCE_PRECISION_HINT" not in script
+    assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" not in script
+
+
 @pytest.mark.parametrize(("error", "refused"), [(1e-5, True), (0.5, False)])
 def test_a_kernel_that_differs_from_its_own_weights_alone_has_no_script(tmp_path: Path, error: float, refused: object) -> None:
     """The reference in float32 is the only one that a script has."""

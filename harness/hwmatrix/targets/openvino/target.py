@@ -68,6 +68,7 @@ class OpenVino:
         self._device = str(options.get("device", "CPU"))
         self._attention = options.get("attention")
         self._export = options.get("export")
+        self._hints = bool(options.get("precision_hints", True))
         self._core: Any = None
         self._model: torch.nn.Module | None = None
         self._compiled: Any = None
@@ -132,10 +133,12 @@ class OpenVino:
             return program, ""
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         made, how = reduced(program, dtype, calibration_inputs(self._bundle, inputs) if dtype is Dtype.A8W8 else ())
-        return made, f", {how}"
+        return made, f", {how}{'' if self._hints else ', multiplied as the plugin chooses'}"
 
     def in_float(self) -> InFloat | None:
-        """Compile the same graph with its rounded weights as float32 numbers."""
+        """Compile the same graph with its rounded weights as float32 numbers. None without hints: what the plugin rounds is not known."""
+        if not self._hints:
+            return None
         program = in_float32(self._program)
         self._program = None
         if program is None:
@@ -168,12 +171,12 @@ class OpenVino:
     def _config(self) -> dict[str, str]:
         config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
         dtype = self._settings.dtype
-        if dtype in _REDUCED:
+        if dtype in _REDUCED and self._hints:
             wide = dtype is Dtype.FLOAT16 and "FP16" in self._core.get_property(self._device, "OPTIMIZATION_CAPABILITIES")
             config["INFERENCE_PRECISION_HINT"] = PRECISION_HINTS[Dtype.FLOAT16 if wide else Dtype.FLOAT32]
             if _DYNAMIC in self._core.get_property(self._device, "SUPPORTED_PROPERTIES"):
                 config[_DYNAMIC] = "0"  # else the plugin rounds activations, too, on processors that gain from it
-        elif dtype is not Dtype.DEFAULT:
+        elif dtype not in {*_REDUCED, Dtype.DEFAULT}:
             config["INFERENCE_PRECISION_HINT"] = PRECISION_HINTS[dtype]
         if self._device == "CPU":
             config["INFERENCE_NUM_THREADS"] = str(self._settings.threads)
