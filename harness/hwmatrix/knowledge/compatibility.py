@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from hwmatrix.knowledge.evidence import Nearness
 from hwmatrix.matrix.priors import Prior, priors_for
 from hwmatrix.records import Backend, Basis, Classification, Dtype, Execution, Level, ModelPlan, Size
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -165,6 +166,16 @@ def _best(records: Sequence[Evidence]) -> Evidence:
     return min(full or records, key=lambda record: (LEVELS.index(record.level or Level.NONE), -(_speed_up(record) or 0.0)))
 
 
+def _usual(records: Sequence[Evidence]) -> Evidence:
+    """The record that answers for a model on one hardware: in the usual precision, if it works in that, else its best.
+
+    So level, speed-up and memory are of one precision, and a faster one that loses more is not taken for it.
+    """
+    full = [record for record in records if record.size is Size.FULL] or records
+    usual = descriptor_of(full[0].backend).precisions[0]
+    return _best([record for record in full if record.dtype is usual and record.level in WORKING] or full)
+
+
 def _speed_up(record: Evidence) -> float | None:
     """The speed-up, only for hardware, only in full size, and only if the difference is significant; None otherwise.
 
@@ -175,7 +186,7 @@ def _speed_up(record: Evidence) -> float | None:
 
 
 def _from_own_records(records: Sequence[Evidence]) -> Compatibility:
-    best = _best(records)
+    best = _usual(records)
     failed = sorted({f"{record.dtype.value}: {record.status.value}" for record in records if record.size is best.size} - {_outcome(best)})
     others = [each for each in failed if not each.endswith(": pass")]
     also = f"; other precisions fail ({', '.join(others)})" if best.level in WORKING and others else ""

@@ -41,6 +41,16 @@ def test_the_full_size_outranks_the_tiny_one() -> None:
     assert compatibility_of(subject("bert"), OPENVINO, records[:1]).size is Size.TINY
 
 
+def test_the_usual_precision_answers_if_it_works_even_if_another_is_faster() -> None:
+    slow, quick = fast("bert", "openvino", 1.4), fast("bert", "openvino", 4.2, dtype=Dtype.DEFAULT)
+    found = compatibility_of(subject("bert"), OPENVINO, [quick, slow])
+    assert (found.speed_up, found.precisions) == (1.4, (Dtype.DEFAULT, Dtype.FLOAT32))
+    assert "float32" in found.reason
+    found = compatibility_of(subject("bert"), OPENVINO, [quick, failed("bert", "openvino", Status.OOM)])
+    assert (found.compatible, found.speed_up) == (True, 4.2)
+    assert found.reason.endswith("other precisions fail (float32: oom)")
+
+
 def test_one_working_precision_is_enough_and_the_others_are_reported() -> None:
     records = [
         failed("bert", "qnn", Status.MISMATCH, dtype=Dtype.A8W8),
