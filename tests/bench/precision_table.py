@@ -31,7 +31,7 @@ SELECT
 FROM matrix WHERE size = 'tiny' AND coalesce(precision, dtype) <> 'float32' AND status IN ('pass', 'mismatch') ORDER BY position
 """
 FULL: Final = """
-SELECT model, target, dtype, p50_ms, ci_low_ms, ci_high_ms, run_peak_mb, loss, relative_error, status, error_type
+SELECT model, target, dtype, p50_ms, ci_low_ms, ci_high_ms, run_peak_mb, relative_error, status, error_type
 FROM matrix WHERE size = 'full' AND new_tokens = 0 AND status NOT IN ('unavailable', 'not_run')
 ORDER BY position
 """
@@ -73,7 +73,7 @@ def main() -> int:
 
 def _full_table(target: str, rows: Sequence[dict[str, Any]]) -> str:
     """The models of one target by precision: the median latency with its interval, how many times as fast as float32 it
-    is, the memory that the process held after the first pass, and the loss.
+    is, the memory that the process held after the first pass, and the error against the reference in float32.
     """
     dtypes = _distinct(rows, "dtype")
     lines = [f"### {target}", "", f"| model | {' | '.join(dtypes)} |", "|---" * (1 + len(dtypes)) + "|"]
@@ -87,14 +87,15 @@ def _full_table(target: str, rows: Sequence[dict[str, Any]]) -> str:
 def _full_cell(row: dict[str, Any], wide: float | None) -> str:
     """``wide`` is the latency in float32."""
     if row["p50_ms"] is None:
-        return f"{row['status']}: {(row['error_type'] or 'not timed').replace('_', ' ')}"
+        error = "" if row["relative_error"] is None else f" {_number(row['relative_error'])}"
+        return f"{row['status']}: {(row['error_type'] or 'not timed').replace('_', ' ')}{error}"
     parts = [_milliseconds(row)]
     if row["dtype"] != "float32" and wide is not None:
         parts.append(f"{wide / row['p50_ms']:.2f} times")
     if row["run_peak_mb"] is not None:
         parts.append(f"{row['run_peak_mb']:.0f} MB")
     if row["dtype"] != "float32":
-        parts.append(f"loss {_number(row['loss'] if row['loss'] is not None else row['relative_error'])}")
+        parts.append(f"loss {_number(row['relative_error'])}")
     return ", ".join(parts)
 
 
