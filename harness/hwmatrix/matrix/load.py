@@ -17,7 +17,7 @@ from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.spec import SPEC_ADAPTER, ExpectSpec, MatrixSpec
 from hwmatrix.records import TYPE_PREFIX, Dtype, Size, Status
-from hwmatrix.records.backends import descriptor_of
+from hwmatrix.records.backends import Descriptor, descriptor_of
 
 if typing.TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -288,9 +288,21 @@ def _target_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
                 why = " if its runtime chooses that" if dtype is Dtype.DEFAULT else ""
                 what = f"target {name!r} uses {' or '.join(missing)}{why}, which has no tolerance"
                 yield at, what, "add it under tolerances"
+        yield from _option_problems(name, target.options, descriptor)
     if spec.images.reference not in spec.targets:
         what = f"images.reference is the unknown target {spec.images.reference!r}"
         yield ("images", "reference"), what, near_miss(spec.images.reference, spec.targets)
+
+
+def _option_problems(target: str, options: dict[str, Any], descriptor: Descriptor) -> Iterator[tuple[Location, str, str]]:
+    known = descriptor.every_option
+    for key, value in options.items():
+        at: Location = ("targets", target, "options", key)
+        if key not in known:
+            hint = near_miss(key, known) if known else "remove it"
+            yield at, f"target {target!r} has the option {key!r}, which the backend {descriptor.name} does not have", hint
+        elif not known[key].allows(value):
+            yield at, f"the option {key} of target {target!r} is {value!r}", f"allowed: {known[key].allowed}"
 
 
 def _expect_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:

@@ -104,6 +104,33 @@ class Hardware:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Option:
+    """A key that a target of a backend may have under ``options`` in matrix.yaml, and what its value may be.
+
+    ``values`` are the allowed ones; empty: any of the type ``kind``. A number is at least 0.
+    """
+
+    name: str
+    kind: type[str] | type[int] | type[bool] = str
+    values: tuple[str, ...] = ()
+
+    def allows(self, value: object) -> bool:
+        """Whether a value is allowed. True and false are no numbers."""
+        if type(value) is not self.kind or (isinstance(value, int) and value < 0):
+            return False
+        return not self.values or value in self.values
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values in words."""
+        return (
+            f"one of: {', '.join(self.values)}"
+            if self.values
+            else {str: "a text", int: "a number, from 0", bool: "true or false"}[self.kind]
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Descriptor:
     """Everything about a backend that can be known without importing its framework.
 
@@ -127,6 +154,7 @@ class Descriptor:
     ``rounds`` are the precisions in which its target rounds weights itself, and can run the same graph with the rounded weights in float32
     (``targets/protocol.py``, ``Rounding``).
     ``forward_only`` are the precisions in which it runs a forward pass, and does not generate.
+    ``options`` are what its targets may set in matrix.yaml, besides ``export``, which those with ``exports`` have.
     ``errors`` is a file with patterns of its errors (``package:file.yaml``, format of faults/catalogue.yaml); they are matched first.
     """
 
@@ -156,6 +184,13 @@ class Descriptor:
     compiles: bool = False
     rounds: tuple[Dtype, ...] = ()
     forward_only: tuple[Dtype, ...] = ()
+    options: tuple[Option, ...] = ()
+
+    @property
+    def every_option(self) -> dict[str, Option]:
+        """The options of its targets by name."""
+        export = (Option(name="export", values=self.exports),) if self.exports else ()
+        return {option.name: option for option in (*self.options, *export)}
 
     def compiling(self, options: Mapping[str, Any]) -> bool:
         """Return whether a target with these options compiles models to native code while they run; PyTorch's devices do if asked to."""

@@ -234,6 +234,45 @@ def test_references_to_unknown_names(tmp_path: Path, old: str, new: str, expecte
     assert only(tmp_path, changed(old, new)).startswith(expected)
 
 
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (
+            "backend: openvino, image: cpu, options: {precision_hint: false}",
+            "has the option 'precision_hint', which the backend openvino does",
+        ),
+        ("backend: openvino, image: cpu, options: {precision_hint: false}", "precision_hints"),
+        ("backend: openvino, image: cpu, options: {precision_hints: none}", "is 'none' (allowed: true or false)"),
+        (
+            "backend: openvino, image: cpu, options: {export: onnx}",
+            "the option export of target 'x' is 'onnx' (allowed: one of: transformers, trace)",
+        ),
+        ("backend: cuda, image: cpu, options: {device: true}", "is True (allowed: a number, from 0)"),
+        ("backend: cuda, image: cpu, options: {device: -1}", "is -1 (allowed: a number, from 0)"),
+        ("backend: webgpu, image: cpu, options: {adapter: metal}", "allowed: one of: software, hardware"),
+        ("backend: cpu, image: cpu, options: {device: 0}", "has the option 'device', which the backend cpu does not have"),
+    ],
+)
+def test_an_unknown_option_of_a_target_or_a_wrong_value_is_reported_with_its_line(tmp_path: Path, target: str, expected: str) -> None:
+    told = only(tmp_path, changed("targets:\n", f"targets:\n  x: {{{target}}}\n"))
+    assert told.startswith("matrix.yaml:8: ")
+    assert expected in told
+
+
+def test_the_options_that_the_pages_of_the_targets_name_are_allowed(tmp_path: Path) -> None:
+    for named in (
+        "openvino, image: cpu, options: {device: GPU, attention: eager, export: trace, precision_hints: false}",
+        "cuda, image: cpu, options: {device: 1, attention: sdpa, compile: true}",
+        "qnn, image: cpu, dtypes: [float32], options: {soc_model: 57, export: torch}",
+        "webnn, image: cpu, options: {device: npu, browser: debian, executable: /usr/bin/chromium, assets: /srv/ort}",
+        "webgpu, image: cpu, options: {adapter: hardware, browser: sparticuz}",
+        "inductor, image: cpu, options: {attention: eager}",
+        "executorch, image: cpu, options: {export: torch}",
+    ):
+        (tmp_path / "matrix.yaml").write_text(changed("targets:\n", f"targets:\n  x: {{backend: {named}}}\n"), encoding="utf-8")
+        assert load(tmp_path / "matrix.yaml").spec.targets["x"].options
+
+
 def test_a_duplicate_key_is_reported_with_both_lines(tmp_path: Path) -> None:
     text = changed("suites:", "  bert:\n    family: audio\n    family: video\nsuites:")
     assert problems(tmp_path, text) == [

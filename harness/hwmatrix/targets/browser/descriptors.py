@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwmatrix.records.backends import Descriptor, Hardware, InContainer, OnnxUse
+from hwmatrix.records.backends import Descriptor, Hardware, InContainer, OnnxUse, Option
 from hwmatrix.records.vocabulary import Backend, Dtype, Execution
 from hwmatrix.targets.onnx.descriptor import EXPORTERS
 
@@ -12,6 +12,11 @@ _BROUGHT: Final = "the browser's software adapter"
 _REDUCED: Final = (Dtype.FLOAT16, Dtype.INT8_DYNAMIC, Dtype.A8W8, Dtype.INT4)
 _ROUNDS: Final = (Dtype.INT8_DYNAMIC, Dtype.INT4)
 _VERSIONS: Final = (("ONNX Runtime Web", "onnxruntime_web"),)
+_BROWSER: Final = (
+    Option(name="browser", values=("image", "debian", "sparticuz")),
+    Option(name="executable"),
+    Option(name="assets"),
+)
 
 WEBGPU: Final = Descriptor(
     name=Backend.WEBGPU.value,
@@ -35,6 +40,7 @@ WEBGPU: Final = Descriptor(
     script="browser",
     generates=True,
     generation_export="generation",
+    options=(Option(name="adapter", values=("software", "hardware")), *_BROWSER),
 )
 WEBNN: Final = Descriptor(
     name=Backend.WEBNN.value,
@@ -63,4 +69,5 @@ WEBNN: Final = Descriptor(
     script="browser",
     generates=True,
     generation_export="generation",
+    options=(Option(name="device", values=("cpu", "gpu", "npu")), *_BROWSER),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwmatrix.records.backends import Descriptor, Hardware
+from hwmatrix.records.backends import Descriptor, Hardware, Option
 from hwmatrix.records.vocabulary import Backend, Dtype
 
 INDUCTOR: Final = Descriptor(
@@ -23,4 +23,5 @@ INDUCTOR: Final = Descriptor(
     torch_device="cpu",
     script="torch",
     compiles=True,
+    options=(Option(name="attention"),),
 )

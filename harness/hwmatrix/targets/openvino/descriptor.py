@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwmatrix.records.backends import Descriptor, Hardware, InContainer
+from hwmatrix.records.backends import Descriptor, Hardware, InContainer, Option
 from hwmatrix.records.vocabulary import Backend, Dtype
 
 TRACE: Final = "trace"
@@ -33,4 +33,5 @@ OPENVINO: Final = Descriptor(
     script="openvino",
     generates=True,
     generation_export="generation-openvino",
+    options=(Option(name="device"), Option(name="attention"), Option(name="precision_hints", kind=bool)),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwmatrix.records.backends import Descriptor, Hardware, OnnxUse
+from hwmatrix.records.backends import Descriptor, Hardware, OnnxUse, Option
 from hwmatrix.records.vocabulary import Backend, Dtype, Execution
 from hwmatrix.targets.onnx.descriptor import EXPORTERS
 
@@ -25,4 +25,5 @@ QNN: Final = Descriptor(
     exports=EXPORTERS,
     script="qnn",
     no_generation="QNN prepares a graph for fixed shapes, and the cache of the exported graphs grows with every token",
+    options=(Option(name="soc_model", kind=int),),
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwmatrix.records.backends import Descriptor, Hardware, InContainer, Memory
+from hwmatrix.records.backends import Descriptor, Hardware, InContainer, Memory, Option
 from hwmatrix.records.vocabulary import Backend, Dtype
 
 _PACKAGES: Final = ("torch", "transformers")
+_OPTIONS: Final = (Option(name="attention"), Option(name="compile", kind=bool))
 _PRECISIONS: Final = (Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16)
 
 CPU: Final = Descriptor(
@@ -28,6 +29,7 @@ CPU: Final = Descriptor(
     fallback=(),
     script="torch",
     generates=True,
+    options=_OPTIONS,
 )
 CUDA: Final = Descriptor(
     name=Backend.CUDA.value,
@@ -51,6 +53,7 @@ CUDA: Final = Descriptor(
     fallback=("openvino", "cpu"),
     script="torch",
     generates=True,
+    options=(Option(name="device", kind=int), *_OPTIONS),
 )
 ROCM: Final = Descriptor(
     name=Backend.ROCM.value,
@@ -73,6 +76,7 @@ ROCM: Final = Descriptor(
     fallback=("openvino", "cpu"),  # as for CUDA, which it stands in for: OpenVINO's CPU device runs beside any GPU
     script="torch",
     generates=True,
+    options=(Option(name="device", kind=int), *_OPTIONS),
 )
 MPS: Final = Descriptor(
     name=Backend.MPS.value,
@@ -95,4 +99,5 @@ MPS: Final = Descriptor(
     fallback=("openvino", "cpu"),
     script="torch",
     generates=True,
+    options=_OPTIONS,
 )
