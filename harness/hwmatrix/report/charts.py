@@ -19,7 +19,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.escape import plain
-from hwmatrix.records import Execution, Level, Size, Status
+from hwmatrix.records import Dtype, Execution, Level, Size, Status
 from hwmatrix.report import grid
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.numbers import plural, times
@@ -28,9 +28,9 @@ from hwmatrix.report.scaling import lines_of
 from hwmatrix.report.tradeoffs import precision, short_name, tradeoffs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from hwmatrix.records import Dtype, Isolation
+    from hwmatrix.records import Isolation
     from hwmatrix.report.history import RunSummary, Trend
     from hwmatrix.report.rows import CellRow, ReportRows
 
@@ -72,7 +72,7 @@ def charts(rows: ReportRows) -> tuple[Chart, ...]:
         _positions(timed),
     ]
     found = tuple(chart for chart in made if chart is not None and _can_be_drawn(chart))
-    order = list(dict.fromkeys(row["column"] for chart in found for row in chart.spec["datasets"]["rows"] if "column" in row))
+    order = _in_order(dict.fromkeys(row["column"] for chart in found for row in chart.spec["datasets"]["rows"] if "column" in row))
     for chart in found:
         _unify_marks(chart.spec, chart.spec["datasets"]["rows"], order)
     return found
@@ -410,6 +410,14 @@ class _CellNames:
         return _short(f"{cell.model} ({settings})" if settings else cell.model)
 
 
+def _in_order(columns: Iterable[str]) -> list[str]:
+    """The columns of all charts: by target, as they first appear, then by precision, which a chart may leave out."""
+    named = [(column, column.split()) for column in columns]
+    targets = list(dict.fromkeys(words[0] for _, words in named))
+    precisions = {dtype.value: place for place, dtype in enumerate(Dtype)}
+    return [column for column, _ in sorted(named, key=lambda each: (targets.index(each[1][0]), precisions.get("".join(each[1][1:2]), -1)))]
+
+
 def _unify_marks(part: Any, rows: Sequence[_Row], order: Sequence[str]) -> None:
     """Give a column the same color, shape and place in every chart of a run."""
     if isinstance(part, list):
@@ -421,7 +429,10 @@ def _unify_marks(part: Any, rows: Sequence[_Row], order: Sequence[str]) -> None:
                 present = {row["column"] for row in rows}
                 shown = [column for column in order if column in present]
                 marks = _SHAPES if name == "shape" else _config()["range"]["category"]
-                ranged = {} if name == "yOffset" else {"range": [marks[order.index(column) % len(marks)] for column in shown]}
+                places = [order.index(column) for column in shown]
+                if name == "shape":  # beyond the last color, the same ones come with other shapes
+                    places = [place + place // len(marks) for place in places]
+                ranged = {} if name == "yOffset" else {"range": [marks[place % len(marks)] for place in places]}
                 each["scale"] = {"domain": shown, **ranged}
                 each.pop("legend", None)  # channels of the same domain share one legend, which this would remove for all of them
             elif name != "datasets":

@@ -171,6 +171,25 @@ def test_a_target_looks_the_same_in_every_chart_of_a_run(tmp_path: Path) -> None
         assert looks["latency"]["cpu"] != looks["latency"]["openvino"]
 
 
+def test_many_columns_look_different_and_stand_together_by_target(tmp_path: Path) -> None:
+    """There are eight colors and eight shapes; the ninth column has the first color with another shape."""
+    path = tmp_path / "m.duckdb"
+    precisions = ("float32", "float16", "bfloat16", "int8", "int8_dynamic", "int4", "a8w8")
+    with Database(path) as database:
+        database.run()
+        for target in ("cpu", "openvino", "onnxruntime"):
+            database.shard(f"s-{target}", target)
+            for dtype in reversed(precisions):
+                planned = database.plan("bert", target, dtype=dtype, cell_key=f"{target}/{dtype}")
+                database.cell(planned, f"s-{target}", wall=steady(2.0), delta_mb=60.0)
+    encoding = by_name(path)["memory"].spec["encoding"]
+    columns = encoding["shape"]["scale"]["domain"]
+    looks = set(zip(encoding["color"]["scale"]["range"], encoding["shape"]["scale"]["range"], strict=True))
+    assert len(looks) == len(columns) == 3 * len(precisions)
+    assert [column.split()[0] for column in columns] == ["cpu"] * 7 + ["openvino"] * 7 + ["onnxruntime"] * 7
+    assert [column.split()[1] for column in columns[::7]] == ["float32"] * 3
+
+
 def test_a_history_of_two_runs(tmp_path: Path) -> None:
     path = tmp_path / "h.duckdb"
     with Database(path) as database:
