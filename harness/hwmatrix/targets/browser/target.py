@@ -191,13 +191,13 @@ class WebGpu(_OnnxRuntimeWeb):
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
         super().__init__(settings=settings, options=options, service=service)
-        self._wanted = _choice(options, "adapter", tuple(_ADAPTER_FLAGS))
+        self._wanted = _choice(options, "adapter", WEBGPU)
         self._adapter: dict[str, Any] = {}
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Chromium:
         """Return a browser for each cell: see :class:`Chromium`."""
-        adapter = _choice(options, "adapter", tuple(_ADAPTER_FLAGS))
+        adapter = _choice(options, "adapter", WEBGPU)
         return Chromium(_installed(options), flags=_ADAPTER_FLAGS[adapter], shares_device=adapter == "hardware", warm_up=ADAPTER)
 
     def check(self) -> str:
@@ -258,12 +258,12 @@ class WebNn(_OnnxRuntimeWeb):
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
         super().__init__(settings=settings, options=options, service=service)
-        self._device = _choice(options, "device", ("cpu", "gpu", "npu"))
+        self._device = _choice(options, "device", WEBNN)
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Chromium:
         """Return a browser for each cell, as for WebGPU."""
-        shares_device = _choice(options, "device", ("cpu", "gpu", "npu")) != "cpu"
+        shares_device = _choice(options, "device", WEBNN) != "cpu"
         return Chromium(_installed(options), flags=_WEBNN_FLAGS, shares_device=shares_device)
 
     def check(self) -> str:
@@ -325,16 +325,17 @@ def _installed(options: Mapping[str, Any]) -> Installed:
     assets = Path(options.get("assets", ASSETS))
     if options.get("executable") is not None:
         return Installed(executable=str(options["executable"]), assets=assets)
-    browser = {"image": chosen, "debian": Installed, "sparticuz": sparticuz}[_choice(options, "browser", ("image", "debian", "sparticuz"))]
+    browser = {"image": chosen, "debian": Installed, "sparticuz": sparticuz}[_choice(options, "browser", WEBGPU)]
     return dataclasses.replace(browser(), assets=assets)
 
 
-def _choice(options: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:
-    """Return an option's value, or the first allowed value if it is not set.
+def _choice(options: Mapping[str, Any], key: str, descriptor: Descriptor) -> str:
+    """Return an option's value, or the first that the descriptor allows if it is not set.
 
     Raises:
         ConfigError: the value is not allowed.
     """
+    allowed = descriptor.every_option[key].values
     value = options.get(key, allowed[0])
     if value not in allowed:
         raise ConfigError([Problem(where=f"options.{key}", what=f"{value!r} is not known", hint=f"one of: {', '.join(allowed)}")])
