@@ -3,6 +3,8 @@
     pip install atheris
     python tests/fuzz/fuzz.py messages -max_total_time=3600
 
+Texts are varied by their words, too (``damages.damage``): bytes alone hardly ever give JSON or YAML that gets past the parser.
+
 Each target says what may happen: an error of ours, or a result with certain properties. Everything else is a fault: atheris prints the
 traceback and writes the input to ``crash-<sum>``; ``python tests/fuzz/fuzz.py messages crash-<sum>`` repeats it. Faults become tests.
 """
@@ -14,30 +16,34 @@ import hashlib
 import html.parser
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import atheris
+import yaml
 from markdown_it import MarkdownIt
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "unit")]
+sys.path[:0] = [str(ROOT / "tests" / "unit"), str(ROOT / "tests" / "faults")]
 
 with atheris.instrument_imports(include=["hwmatrix"]):
+    import damages
     import factory_plans as make
     from factory_rows import Database
 
     from hwmatrix.basics import escape
+    from hwmatrix.basics.json_text import read_json
     from hwmatrix.errors import CellFailure, HwmatrixError
     from hwmatrix.faults.catalogue import match
     from hwmatrix.faults.wording import normalized, site_of
     from hwmatrix.hardware import cgroups
     from hwmatrix.matrix.load import load
-    from hwmatrix.models import bundle, generation_export
-    from hwmatrix.records import Status, plan_from_json, to_json
+    from hwmatrix.models import bundle, folder, onnx_export
+    from hwmatrix.records import Dtype, Status, plan_from_json, to_json
     from hwmatrix.report.markdown import errors_md, matrix_md
     from hwmatrix.report.rows import read
     from hwmatrix.report.write import rendered
@@ -76,6 +82,8 @@ def messages(data: bytes) -> None:
 
 def matrix_yaml(data: bytes) -> None:
     """A matrix.yaml is loaded, or refused with an error of ours."""
+    if not (WORK / "images").exists():
+        (WORK / "images").symlink_to(ROOT / "images")
     (WORK / "matrix.yaml").write_bytes(data)
     try:
         load(WORK / "matrix.yaml")
@@ -118,29 +126,101 @@ def sidecar(data: bytes) -> None:
 
 
 def manifest(data: bytes) -> None:
-    """A manifest of a bundle or of graphs that generate is read, or refused with an error that its readers expect."""
-    (WORK / "bundle").mkdir(exist_ok=True)
-    (WORK / "bundle" / "manifest.json").write_bytes(data)
-    with contextlib.suppress(CellFailure):
-        bundle.verify(WORK / "bundle")
+    """A manifest with a correct checksum, as a hostile model can write it, is read and used, or refused with an error of ours."""
     try:
-        generation_export.read(WORK, json.loads(data))
-    except (KeyError, TypeError, ValueError):  # what onnx_export.read_one turns into a broken export
+        found = read_json(data)
+    except ValueError:
         return
+    if not isinstance(found, dict):
+        return
+    places = (WORK / "bundle", *(WORK / onnx_export.ONNX_DIR / MADE.key / name for name in onnx_export.EXPORTS))
+    for place in places:
+        place.mkdir(parents=True, exist_ok=True)
+        for name in GRAPHS if place.name in onnx_export.GENERATION else ():
+            (place / name).touch()
+        forged = found | ({"key": bundle._key_of(found["identity"])} if "identity" in found else {})
+        forged |= {"checksum": folder._checksum(forged)}
+        (place / folder.MANIFEST).write_text(json.dumps(forged), encoding="utf-8")
+    with contextlib.suppress(CellFailure):
+        used(bundle.verify(places[0]))
+    for name in onnx_export.EXPORTS:
+        assert onnx_export.is_kept(MADE.key, WORK, name) in {True, False}
+        with contextlib.suppress(CellFailure):
+            read = onnx_export.read_one(MADE, WORK, name)
+            if isinstance(read, onnx_export.OnnxFailure):
+                assert onnx_export.no_graph([read]).error_type
+
+
+def used(found: bundle.Bundle) -> None:
+    """Use whatever a bundle's manifest says."""
+    assert isinstance(found.model_class + "".join(found.kinds) + str(found.task_detail), str)
+    assert found.parameters >= 0
+    for dtype in Dtype:
+        assert found.floor(dtype).overflows in {True, False}
+    with contextlib.suppress(KeyError):  # what its caller expects of an identity of another version
+        assert bundle.is_of(found, PLAN.models[0]) in {True, False}
+
+
+MADE: Final = bundle.Bundle(path=WORK / "key", key="key", digest="digest", manifest={})
+GRAPHS: Final = ("prefill.onnx", "decode.onnx")
+EMPTY: Final = {"size": 0, "sha256": hashlib.sha256().hexdigest()}
+
+
+def manifests() -> list[bytes]:
+    """Whole manifests: of a bundle, a graph, graphs that generate, and an export that failed."""
+    inputs = [{"name": "input_ids", "shape": [1, 16], "dtype": "int64"}]
+    answers = {"kind": "tokens", "outputs": ["logits"], "blank": None, "own": False}
+    floors = {"float32": {"outputs": {"logits": 1e-7}}, "float16": {"outputs": None, "reason": "none", "overflows": True}}
+    of_bundle = {
+        "schema": bundle.BUNDLE_SCHEMA,
+        "files": {},
+        "identity": json.loads(bundle.plan_part(PLAN.models[0])) | {"weights": "recipe"},
+        "model_class": "BertModel",
+        "parameters": 7,
+        "inputs": inputs,
+        "expected": inputs,
+        "floors": floors,
+        "modalities": {"given": ["text"], "takes": ["text"], "text_path_only": False},
+        "training": {"task": "copy", "detail": "task copy", "answers": answers},
+        "samples": {"reason": "random inputs"},
+        "generation": {"prompts": ["short"], "free": [], "passes": True, "floors": floors},
+    }
+    export = {"schema": onnx_export.ONNX_SCHEMA, "files": {}, "bundle": MADE.digest, "versions": {"torch": "2"}, "seconds": 1.5}
+    past = {"name": "input.past", "own": "past", "shape": [None, 4, None, 8], "dtype": "float32", "state": True}
+    graphs = {name: {"file": f"{name}.onnx", "inputs": [past], "outputs": {"logits": "logits"}} for name in ("prefill", "decode")}
+    forward = {"failure": None, "inputs": ["input_ids"], "outputs": ["logits", None], "opset": 20, "fixed": []}
+    listed = {"files": dict.fromkeys(GRAPHS, EMPTY)}
+    generating = listed | {"failure": None, "graphs": graphs, "token": "input_ids", "method": "transformers"}
+    failed = {"failure": {"error_type": "builtins.KeyError", "message": "'x'", "traceback": None}}
+    return [json.dumps(each).encode() for each in (of_bundle, export | forward, export | generating, export | failed)]
+
+
+def matrices() -> list[bytes]:
+    """matrix.yaml, and short ones with one of its entries each: a change of those is more likely to matter."""
+    whole = yaml.safe_load((ROOT / "matrix.yaml").read_text(encoding="utf-8"))
+    model = {"bert": whole["models"]["bert"]}
+    short = {"version": whole["version"], "images": whole["images"], "targets": {"cpu": whole["targets"]["cpu"]}, "models": model}
+    found = [short | {"targets": {name: target}} for name, target in whole["targets"].items()]
+    found += [short | {"models": model | {name: given}} for name, given in whole["models"].items()]
+    found += [short | {"expect": [each]} for each in whole["expect"]] + [short | {"suites": {"smoke": whole["suites"]["smoke"]}}]
+    found += [short | {name: whole[name]} for name in ("sizes", "measure", "tolerances")]
+    return [yaml.safe_dump(each, sort_keys=False).encode() for each in found]
+
+
+def recorded() -> list[bytes]:
+    """The error messages that the catalogue's tests know."""
+    files = sorted((ROOT / "tests" / "unit" / "recorded" / "errors").glob("*.yaml"))
+    return [each["message"].encode() for file in files for each in yaml.safe_load(file.read_text(encoding="utf-8"))["messages"]]
 
 
 def logs(data: bytes) -> None:
-    """Logs of ONNX Runtime in a browser give a share between 0 and 1; whatever a page answers is a failure with a type."""
+    """Logs of ONNX Runtime in a browser give a share between 0 and 1; whatever error a page answers has a type."""
     text = data.decode(errors="replace")
     nodes = log.parse(text.splitlines())
     assert 0 <= nodes.share("WebGpu") <= 1
     nodes.placement("WebGpu", about="fuzz")
-    try:
-        answer = json.loads(text)
-    except (ValueError, RecursionError):
-        return
-    if isinstance(answer, dict):
-        assert failures.failure_of(answer).error_type
+    for lost in (None, text):
+        assert failures.failure_of({"error": text, "lost": lost, "log": text.splitlines()}).error_type
 
 
 def catalogue(data: bytes) -> None:
@@ -239,26 +319,47 @@ TARGETS: Final[dict[str, Target]] = {
 
 def seeds(name: str) -> Path:
     """A folder with inputs to begin with."""
-    folder = WORK / "seeds"
-    folder.mkdir()
-    end: dict[str, Any] = {"verdict": "pass", "facts": {"stages": {"load": 1.5}, "load_ms": 1.5}, "error": None}
-    given: dict[str, list[bytes]] = {
-        "messages": [json.dumps({"stage": "load", "facts": {"stages": {}}}).encode() + b"\n" + json.dumps(end).encode() + b"\n"],
-        "matrix_yaml": [(ROOT / "matrix.yaml").read_bytes()],
-        "plan": [to_json(PLAN).encode()],
-        "shard": [],
-        "logs": [b"Node(s) placed on [WebGpuExecutionProvider]. Number of nodes: 7\nVerifyEachNodeIsAssignedToAnEp]  Add (Add_1)\n"],
-        "markdown": [b"*a* `b` [c](d) <e> | f \\ https://g.h @i #1"],
-        "report": [b"</script><script>alert(1)</script>\n# a\n```\n"],
-        "groups": [b"0::/a\n\x0029 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n\x00150000 100000\n\x00max\n"],
+    place = WORK / "seeds"
+    place.mkdir()
+    given: dict[str, Callable[[], list[bytes]]] = {
+        "messages": lambda: [damages.messages()],
+        "matrix_yaml": matrices,
+        "plan": lambda: [to_json(PLAN).encode()],
+        "manifest": manifests,
+        "logs": lambda: [
+            b"Node(s) placed on [WebGpuExecutionProvider]. Number of nodes: 7\nVerifyEachNodeIsAssignedToAnEp]  Add (Add_1)\n"
+        ],
+        "catalogue": recorded,
+        "markdown": lambda: [b"*a* `b` [c](d) <e> | f \\ https://g.h @i #1"],
+        "report": lambda: [b"</script><script>alert(1)</script>\n# a\n```\n"],
+        "groups": lambda: [b"0::/a\n\x0029 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n\x00150000 100000\n\x00max\n"],
+        "shard": lambda: [shard_file().read_bytes()],
+        "sidecar": lambda: [sidecar_path(shard_file()).read_bytes()],
     }
-    make_shard = WORK / "of-seeds"
-    if name in {"shard", "sidecar"}:
-        path = make.write_shard(make.run_folder(make_shard, PLAN) / "shards", PLAN, "cpu", shard_id="000000000000")
-        given |= {"shard": [path.read_bytes()], "sidecar": [sidecar_path(path).read_bytes()]}
-    for number, content in enumerate(given.get(name, [b"{}"])):
-        (folder / str(number)).write_bytes(content)
-    return folder
+    for number, content in enumerate(given[name]()):
+        (place / str(number)).write_bytes(content)
+    return place
+
+
+def shard_file() -> Path:
+    """A whole shard with its sidecar."""
+    return make.write_shard(make.run_folder(WORK / "of-seeds", PLAN) / "shards", PLAN, "cpu", shard_id="000000000000")
+
+
+BINARY: Final = frozenset({"shard"})
+
+
+def varied(name: str) -> Callable[[bytes, int, int], bytes]:
+    """The mutator of a target: of texts, four of five changes are those of words."""
+
+    def vary(data: bytes, most: int, seed: int) -> bytes:
+        chance = random.Random(seed)  # noqa: S311 - libFuzzer's seed repeats the case
+        if data and name not in BINARY and chance.random() < 0.8:
+            return damages.damage(data, chance, text=True)[:most]
+        changed: bytes = atheris.Mutate(data, most)
+        return changed
+
+    return vary
 
 
 def main() -> None:
@@ -272,7 +373,7 @@ def main() -> None:
     repeated = any(Path(argument).is_file() for argument in sys.argv[1:])
     longest = 2**20 if name == "shard" else 2**16
     arguments = sys.argv if repeated else [*sys.argv, str(seeds(name)), f"-max_len={longest}", "-timeout=30", "-rss_limit_mb=4096"]
-    atheris.Setup(arguments, TARGETS[name])
+    atheris.Setup(arguments, TARGETS[name], custom_mutator=varied(name))
     atheris.Fuzz()
 
 

@@ -30,6 +30,7 @@ from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.factory.rules import digest
 from hwmatrix.models.folder import CALIBRATION, EXPECTED, GENERATION, HELD_OUT, INPUTS, MANIFEST, MODEL_DIR
 from hwmatrix.models.learning.quality import Answers
+from hwmatrix.models.manifests import BundleManifest
 from hwmatrix.records import BUNDLE_SCHEMA, Dtype, Family, NoiseFloor
 
 if TYPE_CHECKING:
@@ -324,7 +325,7 @@ def verify(path: Path) -> Bundle:
         raise BundleError(message, error_type="bundle_version")
     if key != _key_of(identity):
         raise BundleError(f"{path / MANIFEST} does not match its key {key}", error_type="bundle_broken")
-    folder.check(path, manifest)
+    folder.check(path, manifest, BundleManifest)
     return Bundle(path=path, key=key, digest=hashlib.sha256(raw).hexdigest(), manifest=manifest)
 
 

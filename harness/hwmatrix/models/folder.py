@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import BundleError
+from hwmatrix.models import manifests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,14 +96,15 @@ def _checksum(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
 
-def check(path: Path, manifest: dict[str, Any]) -> None:
-    """Check a folder, which must not be a link, against its manifest, and that against its own checksum.
+def check(path: Path, manifest: dict[str, Any], kind: type[manifests.FolderManifest] = manifests.FolderManifest) -> None:
+    """Check a folder, which must not be a link, against its manifest, and that against its kind's form and its own checksum.
 
     Every file must have the listed size and checksum; none may be missing, extra or a link.
 
     Raises:
         BundleError: what is wrong, and with which file (``bundle_broken``).
     """
+    manifests.check(manifest, kind, path / MANIFEST)
     if manifest.get(_CHECKSUM) != _checksum(manifest):
         raise BundleError(f"{path / MANIFEST} differs from its checksum", error_type="bundle_broken")
     files: dict[str, dict[str, Any]] = manifest["files"]

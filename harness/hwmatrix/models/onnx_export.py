@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
-from hwmatrix.models import folder, generation_export, onnx_exporters, openvino_graph
+from hwmatrix.models import folder, generation_export, manifests, onnx_exporters, openvino_graph
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.models.generation_export import GenerationExport
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of
@@ -182,11 +182,13 @@ def _kept(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Generation
 def is_kept(key: str, cache: Path, exporter: str, *, graph: bool = False) -> bool:
     """Whether the cache has an exporter's result for a bundle: a graph or, unless ``graph``, a failure that was not a timeout."""
     try:
-        failure = read_json((cache / ONNX_DIR / key / exporter / MANIFEST).read_bytes())["failure"]
+        manifest = read_json((cache / ONNX_DIR / key / exporter / MANIFEST).read_bytes())
+        manifests.check(manifest, manifests.ExportManifest, cache)
+        failure = manifest["failure"]
         return failure is None or not (graph or OnnxFailure(exporter=exporter, **failure).timed_out)
     except FileNotFoundError:
         return False
-    except (ValueError, KeyError, TypeError):  # broken: reading it reports that
+    except (ValueError, BundleError):  # broken: reading it reports that
         return True
 
 
@@ -297,9 +299,11 @@ def read_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Generat
     """
     path, manifest = _folder_of(bundle, cache, exporter), _manifest(bundle, cache, exporter)
     try:
-        folder.check(path, manifest)
-        if manifest["failure"] is not None:
-            return OnnxFailure(exporter=exporter, **manifest["failure"])
+        failed = manifest["failure"]
+        made = manifests.GenerationManifest if exporter in GENERATION else manifests.ForwardManifest
+        folder.check(path, manifest, made if failed is None else manifests.ExportManifest)
+        if failed is not None:
+            return OnnxFailure(exporter=exporter, **failed)
         if exporter in GENERATION:
             return generation_export.read(path, manifest)
         return OnnxExport(
@@ -312,7 +316,7 @@ def read_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Generat
             fixed=tuple(manifest["fixed"]),
             kept_axes=manifest.get("kept_axes", 0),
         )
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise BundleError(f"{path / MANIFEST} is broken: {error!r}", error_type="bundle_broken") from error
 
 

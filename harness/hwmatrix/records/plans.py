@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import re
 import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
@@ -30,9 +31,21 @@ _WITHOUT_TEXT: Final = frozenset({Family.VISION, Family.AUDIO, Family.VIDEO})
 TYPE_PREFIX: Final = "type:"
 """The prefix of a transformers model type whose name could also be another model's. Names in matrix.yaml have no colon."""
 
-
 ModelKey: TypeAlias = tuple[str, Size, int, int]
 """What distinguishes the models of a plan, each of which has a bundle of its own: name, size, batch, sequence length."""
+
+
+def _without_nan(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration. JSON has no NaN and no infinity.
+
+    Raises:
+        ValueError: it has one.
+    """
+    json.dumps(config, allow_nan=False)
+    return config
+
+
+_Config = Annotated[dict[str, Any], pydantic.AfterValidator(_without_nan)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,7 +124,7 @@ class ModelPlan:
     weights: str = "recipe"
     trained: bool = False
     seed: int = 0
-    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    config: _Config = dataclasses.field(default_factory=dict)
     batch: int = 1
     batch_asked: bool = False
     memory_asked: bool = False

@@ -6,5 +6,5 @@ from typing import Final
 
 import pydantic
 
-STRICT: Final = pydantic.with_config(extra="forbid")
-"""Makes an unknown key an error, also in nested records."""
+STRICT: Final = pydantic.with_config(extra="forbid", allow_inf_nan=False)
+"""Makes an unknown key an error, and NaN and infinity, also in nested records. What is written has neither."""

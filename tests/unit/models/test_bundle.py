@@ -46,7 +46,14 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (folder / "model" / "model.safetensors").write_bytes(b"weights")
         for name in ("inputs.safetensors", "expected.safetensors"):
             (folder / name).write_bytes(name.encode())
-        return {"model_class": plan.model_class, "parameters": 7}
+        return {
+            "model_class": plan.model_class,
+            "parameters": 7,
+            "inputs": [],
+            "expected": [],
+            "floors": {},
+            "modalities": {"given": ["text"], "takes": ["text"], "text_path_only": False},
+        }
 
     monkeypatch.setattr(reference, "fill", fill)
     return built
