@@ -6,7 +6,7 @@
 A kernel's fault is imitated in the graph that it gets: the quantizer's graph stays intact, and is the one that is read back as float32
 numbers, while the runtime executes a copy in which one weight is wrong. Every cell goes through ``runner.cell``, as in a run. The clean
 repeats are the same cells without a fault. Bundles and ONNX exports come from the cache, or are made. ``--models`` and
-``--targets`` run a part.
+``--targets`` and ``--dtypes`` run a part.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ FAULTS: Final = {
 PLANTED: Final = {
     ("openvino", Dtype.INT4): tuple(FAULTS),
     ("openvino", Dtype.INT8): ("zero_point", "scale"),
+    ("openvino", Dtype.A8W8): ("zero_point", "scale"),
     ("onnxruntime", Dtype.INT4): tuple(FAULTS),
     ("onnxruntime", Dtype.INT8_DYNAMIC): ("zero_point", "scale"),
+    ("onnxruntime", Dtype.A8W8): ("zero_point", "scale"),
 }
 """The faults of each target and precision. 8 bits have no nibbles and no groups."""
 
@@ -93,7 +95,7 @@ def faulty_openvino(program: Any, fault: str) -> Any:
     weight, convert = rounded[len(rounded) // 2]
     integers = weights.integers(weight)
     kind, shape = weight.get_element_type(), openvino.Shape(list(integers.shape))
-    low, high = {"u8": (0, 255), "i4": (-8, 7)}[kind.get_type_name()]
+    low, high = {"u8": (0, 255), "i8": (-128, 127), "i4": (-8, 7)}[kind.get_type_name()]
     wrong = np.clip(wrong_integers(integers, fault), low, high).reshape(-1).tolist()
     weight.output(0).replace(openvino.op.Constant(kind, shape, wrong).output(0))
     at = convert
@@ -124,7 +126,7 @@ def faulty_onnx(path: Path, fault: str) -> Path:
 
     model = onnx.load(path)
     known = {tensor.name: tensor for tensor in model.graph.initializer}
-    products = [node for node in model.graph.node if node.op_type in {"MatMulNBits", "MatMulInteger"}]
+    products = [node for node in model.graph.node if node.op_type in {"MatMulNBits", "MatMulInteger"} or _restores(node, known)]
     node = products[len(products) // 2]
 
     def put_in(name: str, values: np.ndarray[Any, Any]) -> None:
@@ -137,6 +139,12 @@ def faulty_onnx(path: Path, fault: str) -> Path:
         else:
             scale = node.input[3].replace("zero_point", "scale")
             put_in(scale, (numpy_helper.to_array(known[scale]) * LARGER).astype(np.float32))
+    elif node.op_type == "DequantizeLinear":
+        scale, point = (numpy_helper.to_array(known[name]) for name in node.input[1:])
+        if fault == "zero_point":
+            put_in(node.input[2], np.asarray(point + 1).astype(point.dtype))
+        else:
+            put_in(node.input[1], np.asarray(scale * LARGER).astype(np.float32))
     else:
         packed = numpy_helper.to_array(known[node.input[1]])
         integers = np.stack([packed & 15, packed >> 4], axis=-1).astype(np.int16)
@@ -147,6 +155,11 @@ def faulty_onnx(path: Path, fault: str) -> Path:
     made = path.with_name("faulty.onnx")
     onnx.save(model, made)
     return made
+
+
+def _restores(node: Any, known: dict[str, Any]) -> bool:
+    """Whether a node restores the rounded weights of a product."""
+    return node.op_type == "DequantizeLinear" and node.input[0] in known and len(known[node.input[0]].dims) > 1
 
 
 @contextlib.contextmanager
@@ -272,6 +285,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the table into docs/precision.md")
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--targets", nargs="+", default=tuple(dict.fromkeys(target for target, _ in PLANTED)))
+    parser.add_argument("--dtypes", nargs="+", type=Dtype, default=tuple(dict.fromkeys(dtype for _, dtype in PLANTED)))
     parser.add_argument("--matrix", type=Path, default=ROOT / "matrix.yaml")
     parser.add_argument("--cache", type=Path, help="a cache of bundles [default: that of hwmatrix]")
     arguments = parser.parse_args()
@@ -280,7 +294,8 @@ def main() -> int:
     for target in plan.targets:
         target_class(target.backend).preload(sorted({model.model_class for model in plan.models}))
     for cell in plan.cells:
-        faults = PLANTED.get((cell.target, cell.settings.dtype))
+        dtype = cell.settings.dtype
+        faults = PLANTED.get((cell.target, dtype)) if dtype in arguments.dtypes else None
         for fault in (*faults, CLEAN) if faults else ():
             each = outcome(plan, cell, fault, cache)
             found.append(each)

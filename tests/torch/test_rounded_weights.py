@@ -29,12 +29,14 @@ def apart(ours: Any, theirs: Any) -> float:
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
 
 
-def linear(width: int = 32) -> tuple[np.ndarray[Any, Any], Any]:
-    """Weights, and an OpenVINO graph that multiplies by them."""
+def linear(width: int = 32, *, largest_first: bool = False) -> tuple[np.ndarray[Any, Any], Any]:
+    """Weights, and an OpenVINO graph that multiplies by them. ``largest_first``: those of the first input are the largest by far."""
     import openvino
     from openvino import opset13
 
     weights = RANDOM.normal(size=(48, width)).astype(np.float32)
+    if largest_first:
+        weights[:, 0] = 4 * np.abs(weights).max()
     given = opset13.parameter([4, width], np.float32, name="x")
     given.output(0).get_tensor().set_names({"x"})
     product = opset13.matmul(given, opset13.constant(weights), transpose_a=False, transpose_b=True)
@@ -71,6 +73,23 @@ def test_openvino_computes_with_the_weights_that_are_read_back(dtype: Dtype) -> 
     assert np.abs(read - weights).max() <= step
     assert apart(computed(made), X @ read.T) < 1e-6
     assert apart(X @ read.T, X @ weights.T) > 1e-3
+
+
+def test_openvino_multiplies_integers_as_the_calibrated_graph_says() -> None:
+    """No two products are large together: without VNNI, a processor adds two of them in 16 bits, and cuts off what is larger."""
+    from hwmatrix.targets.openvino.weights import in_float32, nudged, reduced
+
+    weights, program = linear(largest_first=True)
+    first = X * (np.arange(32) > 0)
+    made, how = reduced(program, Dtype.A8W8, [{"x": first}])
+    assert how.endswith("from 1 inputs: 1 FakeQuantize")
+    in_float = in_float32(made)
+    assert "FakeQuantize" not in {each.get_type_name() for each in in_float.get_ops()}
+    for given in (first, 4 * first):
+        assert apart(computed(made, given), computed(in_float, given)) < 1e-6
+    assert 1e-3 < apart(computed(in_float, first), first @ weights.T) < 0.05
+    assert apart(computed(in_float, 4 * first), 4 * first @ weights.T) > 0.1, "what the ranges do not hold is cut off"
+    assert 0 < apart(computed(nudged(in_float), first), computed(in_float, first)) < 1e-6
 
 
 def test_int4_on_openvino_rounds_as_documented() -> None:
@@ -154,6 +173,66 @@ def test_onnx_runtime_computes_with_the_weights_that_are_read_back(tmp_path: Pat
     quantized, in_float = ran(made.path), ran(in_float32(made.path, tmp_path))
     assert apart(quantized, in_float) < 1e-6
     assert 1e-3 < apart(in_float, X @ weights) < within
+
+
+@pytest.mark.parametrize("kind", ["MatMul", "Gemm", "Conv"])
+def test_onnx_runtime_multiplies_integers_as_the_calibrated_graph_says(tmp_path: Path, kind: str) -> None:
+    """Two products, the second of which rounds what the first one gave."""
+    from onnx import TensorProto, helper, load, numpy_helper, save
+
+    from hwmatrix.targets.onnx.weights import in_float32, nudged, reduced
+
+    two = {"MatMul": (32, 32), "Gemm": (32, 32), "Conv": (32, 4, 1)}[kind]
+    form = {"MatMul": [4, 32], "Gemm": [4, 32], "Conv": [1, 4, 32]}[kind]
+    tensors = {"w": RANDOM.normal(size=two), "v": RANDOM.normal(size=(4, 32, 1) if kind == "Conv" else two)}
+    tensors |= {"b": RANDOM.normal(size=32)} if kind != "MatMul" else {}
+    graph = helper.make_graph(
+        [
+            helper.make_node(kind, ["x", "w", *(["b"] if "b" in tensors else [])], ["h"], name="first"),
+            helper.make_node("Tanh", ["h"], ["t"]),
+            helper.make_node(kind, ["t", "v"], ["y"], name="second"),
+        ],
+        "products",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, form)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in tensors.items()],
+    )
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "model.onnx")
+    given = X.reshape(form) if kind != "Conv" else np.ascontiguousarray(X[:, :32].reshape(form))
+    made = reduced(tmp_path / "model.onnx", tmp_path, Dtype.A8W8, [{"x": given}]).path
+    in_float = in_float32(made, tmp_path)
+    assert not [node.op_type for node in load(in_float).graph.node if "Quantize" in node.op_type]
+    assert apart(ran(made, given), ran(in_float, given)) < 2**-9, "at most half a step"
+    assert apart(ran(in_float, given), ran(tmp_path / "model.onnx", given)) > 1e-3
+    beyond = 4 * given
+    assert apart(ran(made, beyond), ran(in_float, beyond)) < 2**-9, "what the ranges do not hold is cut off in both"
+    other = nudged(in_float)
+    assert other is not None
+    assert apart(ran(other, given), ran(in_float, given)) < 2**-9
+
+
+def test_an_output_that_onnx_runtime_rounds_besides_is_rounded_in_float32_too(tmp_path: Path) -> None:
+    """Its optimizer moves the conversion of a product's input before the transposition, and the output is what that gives."""
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    from hwmatrix.targets.onnx.weights import in_float32, reduced
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Tanh", ["x"], ["early"]),
+            helper.make_node("Transpose", ["early"], ["turned"]),
+            helper.make_node("MatMul", ["w", "turned"], ["late"], name="product"),
+        ],
+        "moved",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 32])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("early", "late")],
+        [numpy_helper.from_array(RANDOM.normal(size=(16, 32)).astype(np.float32), "w")],
+    )
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "model.onnx")
+    made = reduced(tmp_path / "model.onnx", tmp_path, Dtype.A8W8, [{"x": X}]).path
+    given = RANDOM.normal(size=(4, 32)).astype(np.float32)
+    assert apart(ran(made, given), np.tanh(given)) > 1e-3
+    assert apart(ran(made, given), ran(in_float32(made, tmp_path), given)) < 1e-6
 
 
 def test_onnx_runtime_has_float16_and_calibrated_graphs(tmp_path: Path) -> None:

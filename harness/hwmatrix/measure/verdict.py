@@ -11,9 +11,9 @@ outputs on the held-out inputs together: one input does not show a mask that is 
 of matrix.yaml decides; it also limits the error of a model without a task.
 
 A target that rounds weights itself also runs the same graph with its rounded weights as float32 numbers (``Rounded``). Loss is then the
-error of that graph, and excess the target's distance from it: the kernels' own error, as a multiple of the floor of float32. Where that
-graph rounds the inputs of products as it runs, more is explained: up to ``TIPPED`` times what weights that differ by a few roundings
-change.
+error of that graph, and excess the target's distance from it: the kernels' own error, as a multiple of the floor of float32
+(``Tolerance.kernel_excess`` is allowed). Where that graph rounds the inputs of products as it runs, more is explained: up to ``TIPPED``
+times what weights that differ by a few roundings change.
 """
 
 from __future__ import annotations
@@ -146,10 +146,12 @@ def judge(
     worst = _worst_output(comparison)
     if tolerance.excess is not None and rounded is not None:
         noise = _Noise.of_rounded(rounded, allowance.dtype)
-        judged = _by_floor(noise, worst, tolerance, task, tips=_tips(rounded.kernel, rounded.tipped))
+        allowed = tolerance.of_kernels
+        judged = _by_floor(noise, worst, allowed, task, tips=_tips(rounded.kernel, rounded.tipped))
         tips = rounded.held_out is not None and _tips(rounded.held_out, rounded.tipped_held_out)
         apart = rounded.held_out if judged.error_type != "mismatch" and not tips else None
-        beyond = _beyond_bound(apart, rounded.floor, allowance) if apart else None
+        kernels = Allowance(dtype=Dtype.FLOAT32, tolerance=allowed)
+        beyond = _beyond_bound(apart, rounded.floor, kernels) if apart else None
         return _mismatch("mismatch", beyond, noise) if beyond else judged
     if tolerance.excess is not None and floor is not None and floor.outputs:
         noise = _Noise.of(comparison, floor.outputs, allowance.dtype)
@@ -237,9 +239,13 @@ def incomparable(comparison: Comparison) -> Judgement | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Noise:
-    """The output with the largest excess, its noise floor (``floor``), and the largest floor of all outputs (``loss``)."""
+    """The output with the largest excess, its noise floor (``floor``, of ``unit``), and the largest floor of all outputs (``loss``).
+
+    ``dtype`` is the precision under test, ``unit`` that of the floor.
+    """
 
     dtype: Dtype
+    unit: Dtype
     loss: float
     excess: float
     output: OutputRecord
@@ -254,12 +260,13 @@ class _Noise:
         compared = [output for output in comparison.outputs if output.parity is not None]
         worst = max(compared, key=lambda output: _error(output) / floor(output))
         loss = max(floors.values(), default=0.0)
-        return cls(dtype=dtype, loss=loss, excess=_error(worst) / floor(worst), output=worst, floor=floor(worst))
+        return cls(dtype=dtype, unit=dtype, loss=loss, excess=_error(worst) / floor(worst), output=worst, floor=floor(worst))
 
     @classmethod
     def of_rounded(cls, rounded: Rounded, dtype: Dtype) -> _Noise:
-        noise = cls.of(rounded.kernel, rounded.floor, dtype)
-        return dataclasses.replace(noise, loss=_error(_worst_output(rounded.loss)), against="from its own rounded weights in float32 ")
+        noise = cls.of(rounded.kernel, rounded.floor, Dtype.FLOAT32)
+        loss = _error(_worst_output(rounded.loss))
+        return dataclasses.replace(noise, dtype=dtype, loss=loss, against="from its own rounded weights in float32 ")
 
 
 def _by_floor(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None, *, tips: bool = False) -> Judgement:
@@ -276,7 +283,7 @@ def _by_floor(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Ta
 
 
 def _times(noise: _Noise) -> str:
-    return f"{noise.against}is {noise.excess:.3g} times the noise floor of {noise.dtype.value} ({noise.floor:.2g})"
+    return f"{noise.against}is {noise.excess:.3g} times the noise floor of {noise.unit.value} ({noise.floor:.2g})"
 
 
 def _unusable_precision(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None) -> str | None:

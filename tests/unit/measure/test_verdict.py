@@ -15,6 +15,7 @@ from hwmatrix.measure.verdict import LEAST_FLOOR, Allowance, Judgement, judge
 from hwmatrix.records import Dtype, NoiseFloor, Placement, Status, Tolerance
 
 TOLERANCE = Tolerance(relative_error=0.1, reason="a test", excess=16, bound=100)
+OF_KERNELS = Tolerance(relative_error=0.1, reason="a test", excess=16)
 FLOOR = NoiseFloor(outputs={"logits": 1e-3})
 ONES = np.full(100, 1.0)
 ON_TARGET = Placement(on_target=1.0, detail="all on cpu")
@@ -230,9 +231,10 @@ def judged_beside(
     held_out: float | None = None,
     tipped: tuple[float, float] | None = None,
     floor: float | None = 1e-6,
+    dtype: Dtype = Dtype.INT4,
+    tolerance: Tolerance = OF_KERNELS,
 ) -> Judgement:
     """The verdict on a target that differs from its own rounded weights in float32, which differ from the reference by ``loss``."""
-    tolerance = Tolerance(relative_error=0.1, reason="a test", excess=16)
 
     def apart(error: float) -> Any:
         return compare({"logits": ONES * (1 + error)}, {"logits": ONES})
@@ -245,7 +247,7 @@ def judged_beside(
         tipped={} if tipped is None else {"logits": tipped[0]},
         tipped_held_out={} if tipped is None else {"logits": tipped[1]},
     )
-    allowed = Allowance(dtype=Dtype.INT4, tolerance=tolerance, floor=NoiseFloor(outputs=None))
+    allowed = Allowance(dtype=dtype, tolerance=tolerance, floor=NoiseFloor(outputs=None))
     return judge(apart(loss + own), ON_TARGET, allowed, rounded=rounded)
 
 
@@ -259,7 +261,7 @@ def test_the_error_of_rounded_weights_is_the_loss_and_the_distance_from_them_the
 def test_a_kernel_that_differs_from_its_own_weights_is_wrong_although_rounding_costs_a_thousand_times_more() -> None:
     found = judged_beside(20e-6)
     assert found.error_type == "mismatch"
-    assert "from its own rounded weights in float32 is 20 times the noise floor of int4 (1e-06); 16 times is allowed" in (
+    assert "from its own rounded weights in float32 is 20 times the noise floor of float32 (1e-06); 16 times is allowed" in (
         found.message or ""
     )
 
@@ -277,6 +279,17 @@ def test_inputs_that_are_rounded_to_the_neighboring_step_make_no_kernel_wrong() 
     assert judged_beside(1e-3, tipped=(6e-4, 0)).excess == pytest.approx(1000, rel=1e-3)
     assert judged_beside(1e-3, tipped=(4e-4, 0)).error_type == "mismatch"
     assert judged_beside(1e-3, held_out=1e-3, tipped=(0, 1e-3)).error_type == "mismatch", "other inputs explain nothing"
+
+
+def test_a_precision_whose_floor_others_simulate_has_a_limit_of_its_own_for_kernels() -> None:
+    """The floor of a8w8 is far larger than that of float32, of which its kernels' error is a multiple."""
+    simulated = Tolerance(relative_error=0.1, reason="a test", excess=4, bound=8, kernel_excess=100)
+    for own, error_type in ((90e-6, None), (110e-6, "mismatch")):
+        found = judged_beside(own, dtype=Dtype.A8W8, tolerance=simulated)
+        assert found.error_type == error_type
+        assert found.excess == pytest.approx(own / 1e-6, rel=1e-3)
+    assert judged_beside(1e-6, held_out=110e-6, dtype=Dtype.A8W8, tolerance=simulated).error_type == "mismatch"
+    assert "the error is normal for a8w8" in (judged_beside(1e-6, loss=0.2, dtype=Dtype.A8W8, tolerance=simulated).message or "")
 
 
 def test_weights_that_are_rounded_too_much_are_a_precision_loss() -> None:

@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 
 from hwmatrix.errors import UnsupportedError
@@ -20,6 +21,8 @@ from hwmatrix.targets.executorch.operators import Replacing, drop_shifts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from hwmatrix.targets.protocol import Arrays
 
     Load = Callable[[], torch.nn.Module]
     Tensors = Mapping[str, torch.Tensor]
@@ -292,6 +295,16 @@ def _kernels(program: Any) -> Counter[str]:
 def moving_data(kernels: Counter[str]) -> Counter[str]:
     """The calls that compute or move tensors."""
     return Counter({name: count for name, count in kernels.items() if not name.startswith(_PRIMITIVES)})
+
+
+def tensors_of(inputs: Arrays) -> dict[str, torch.Tensor]:
+    """Inputs as PyTorch's tensors."""
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
+
+
+def arrays_of(tensors: Tensors) -> dict[str, np.ndarray[Any, Any]]:
+    """Outputs as arrays: numbers in float32; integers stay."""
+    return {name: (tensor.float() if tensor.is_floating_point() else tensor).numpy() for name, tensor in tensors.items()}
 
 
 def prepare_patterns() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 
 from hwmatrix.errors import UnsupportedError
@@ -15,16 +14,19 @@ from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.executorch import lowering, runtime
 from hwmatrix.targets.executorch.descriptor import EXECUTORCH
 from hwmatrix.targets.executorch.generator import make as make_generator
+from hwmatrix.targets.executorch.in_float import TracedInFloat
 from hwmatrix.targets.torch.device import preload_torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
+
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.executorch.generator import Generator
-    from hwmatrix.targets.protocol import Arrays, OnStep
+    from hwmatrix.targets.protocol import Arrays, InFloat, OnStep
 
 _MOST: Final = 12
 """How many operators outside delegates are listed by name."""
@@ -88,8 +90,8 @@ class Executorch:
         """
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         calibrated = calibration_inputs(self._bundle, inputs) if self._settings.dtype is Dtype.A8W8 else []
-        samples = [_tensors(sample) for sample in calibrated]
-        self._exported, self._lowered = lowering.make(self._loaded, _tensors(inputs), only=self._export, samples=samples)
+        samples = [lowering.tensors_of(sample) for sample in calibrated]
+        self._exported, self._lowered = lowering.make(self._loaded, lowering.tensors_of(inputs), only=self._export, samples=samples)
         self._model = None
         self._program = runtime.Program(self._lowered.data, kernels=self._lowered.kernels)
         self.feed(inputs)
@@ -107,7 +109,7 @@ class Executorch:
     def feed(self, inputs: Arrays) -> None:
         """Replace the arguments of the next runs."""
         assert self._exported is not None  # noqa: S101 - the order of the protocol
-        self._values = self._exported.values(_tensors(inputs))
+        self._values = self._exported.values(lowering.tensors_of(inputs))
 
     def run(self) -> Any:
         """Run the program once."""
@@ -121,8 +123,12 @@ class Executorch:
     def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
         """Return the outputs by the reference's names."""
         assert self._exported is not None  # noqa: S101 - the order of the protocol
-        found = self._exported.named(result)
-        return {name: (t.float() if t.is_floating_point() else t).numpy() for name, t in found.items()}
+        return lowering.arrays_of(self._exported.named(result))
+
+    def in_float(self) -> InFloat:
+        """Let PyTorch compute the graph with its conversions to integers and back, one operator after another."""
+        assert self._exported is not None  # noqa: S101 - the order of the protocol
+        return TracedInFloat(self._exported)
 
     def placement(self) -> Placement:
         """The share of nodes that XNNPACK executes, as the program has them, with the operators left to the runtime's own kernels."""
@@ -187,12 +193,8 @@ class Executorch:
         from hwmatrix.targets.executorch.trace import trace_graph
 
         assert self._exported is not None  # noqa: S101 - the order of the protocol
-        return trace_graph(self._exported, _tensors(bundle.input_arrays()))
+        return trace_graph(self._exported, lowering.tensors_of(bundle.input_arrays()))
 
 
 def _mib(size: int) -> str:
     return f"{size / 2**20:.2f} MiB"
-
-
-def _tensors(inputs: Arrays) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}

@@ -111,4 +111,4 @@ def _steps(graph: torch.fx.Graph) -> tuple[Step, ...]:
 
 
 def _arrays(names: list[str], values: Any) -> dict[str, np.ndarray[Any, Any]]:
-    return {name: (t.float() if t.is_floating_point() else t).numpy() for name, t in zip(names, values, strict=True)}
+    return lowering.arrays_of(dict(zip(names, values, strict=True)))

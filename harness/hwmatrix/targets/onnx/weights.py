@@ -1,7 +1,9 @@
 """An ONNX graph in a reduced precision: made by ONNX Runtime's own tools, and with its rounded weights as float32 numbers.
 
 ``MatMulNBits`` multiplies by groups of 4-bit integers with a scale each, ``MatMulInteger`` by 8-bit integers, for which it rounds each
-input as it runs. The graph in float32 has ``MatMul`` in their place: numpy decodes the integers, without ONNX Runtime.
+input as it runs. The graph in float32 has ``MatMul`` in their place: numpy decodes the integers, without ONNX Runtime. With calibrated
+ranges, ``QuantizeLinear`` and ``DequantizeLinear`` stand around each product, and ONNX Runtime makes kernels for integers of them; in
+float32, they become the operators that the ONNX standard defines them by.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy as np
 from hwmatrix.basics.log_level import logged_from
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.records import Dtype
+from hwmatrix.targets.nudge import nudge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,11 +32,11 @@ GROUP: Final = 16
 """Weights of a group with one scale in int4, as on OpenVINO; ONNX Runtime's smallest."""
 _FLOAT32_KERNELS: Final = 1
 """``accuracy_level`` with which MatMulNBits multiplies in float32."""
+_MOVING: Final = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+"""The operators that ONNX Runtime's QDQ propagation moves a conversion over."""
 _PRODUCTS: Final = ("MatMul", "Gemm", "Conv")
 _HALFWAY: Final = 8
 """The zero point of a symmetric unsigned 4-bit integer."""
-_NUDGE: Final = np.float32(2.0**-21)
-"""The relative change of a nudged weight: eight roundings, about twice what kernels that add in another order differ by."""
 _TOLD: Final = 10
 """The operators that a placement names: first those that multiply, each time the most frequent first."""
 _LARGEST: Final = 1 << 30
@@ -80,10 +83,11 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
 
 
 def in_float32(path: Path, folder: Path) -> Path:
-    """Write the graph with float32 numbers in place of its rounded weights. Its inputs of MatMulInteger stay rounded, as numbers too."""
+    """Write the graph with float32 numbers in place of its rounded weights. The inputs of products stay rounded, as numbers too."""
     import onnx
 
     model = onnx.load(path)
+    _round_outputs(model.graph)
     known = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = []
     integers: set[str] = set()
@@ -94,6 +98,12 @@ def in_float32(path: Path, folder: Path) -> Path:
         elif node.op_type == "MatMulInteger":
             nodes += _without_integers(node, known, model.graph)
             integers.update(node.input[1:])
+        elif node.op_type == "QuantizeLinear":
+            nodes += _as_steps(node, known, model.graph)
+            integers.update(node.input[1:])
+        elif node.op_type == "DequantizeLinear":
+            nodes += _as_numbers(node, known, model.graph)
+            integers.update(node.input)
         else:
             nodes.append(node)
     integers -= {name for node in nodes for name in node.input}
@@ -116,17 +126,12 @@ def nudged(path: Path) -> Path | None:
     from onnx import numpy_helper
 
     model = onnx.load(path)
-    if not _count(model, "DynamicQuantizeLinear"):
+    if not _count(model, "DynamicQuantizeLinear") and not _count(model, "Round"):
         return None
     random = np.random.default_rng(0)
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) > 1:  # an exponent must stay what it is
-            values = numpy_helper.to_array(tensor)
-            signs = random.choice(np.array([-1, 1], np.float32), values.shape)
-            with np.errstate(over="ignore"):
-                other = values * (1 + _NUDGE * signs)
-            other = np.where(np.isfinite(other), other, values)  # a mask is the lowest finite number
-            tensor.CopyFrom(numpy_helper.from_array(other, tensor.name))
+            tensor.CopyFrom(numpy_helper.from_array(nudge(numpy_helper.to_array(tensor), random), tensor.name))
     made = path.with_stem(f"{path.stem}-nudged")
     _save(model, made)
     return made
@@ -248,6 +253,78 @@ def _without_integers(node: Any, known: Mapping[str, Any], graph: Any) -> list[A
         helper.make_node("Sub", given[:2], [given[2]]),
     ]
     return [*made, helper.make_node("MatMul", [given[2], name], list(node.output), name=node.name)]
+
+
+def _round_outputs(graph: Any) -> None:
+    """Round each output that is also rounded later on, behind operators that only move data: ONNX Runtime's optimizer does so.
+
+    Its QDQ propagation (1.31) moves such a conversion before those operators, and what it gives there becomes the output.
+    """
+    from onnx import helper
+
+    made_by = {name: node for node in graph.node for name in node.output}
+    outputs = {output.name for output in graph.output}
+    restoring = {node.input[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
+    for rounding in [node for node in graph.node if node.op_type == "QuantizeLinear"]:
+        at = rounding.input[0]
+        while at not in outputs and at in made_by and made_by[at].op_type in _MOVING:
+            at = made_by[at].input[0]
+        if at == rounding.input[0] or at not in outputs or at not in made_by or rounding.output[0] not in restoring:
+            continue
+        raw, steps = f"{at}_unrounded", f"{at}_rounded"
+        producer = made_by[at]
+        producer.output[:] = [raw if name == at else name for name in producer.output]
+        place = list(graph.node).index(producer) + 1
+        graph.node.insert(place, helper.make_node("QuantizeLinear", [raw, *rounding.input[1:]], [steps]))
+        graph.node.insert(place + 1, helper.make_node("DequantizeLinear", [steps, *rounding.input[1:]], [at]))
+        outputs.remove(at)
+
+
+def _as_steps(node: Any, known: Mapping[str, Any], graph: Any) -> list[Any]:
+    """A QuantizeLinear as operators on numbers: its result is an integer as a float32 number."""
+    from onnx import helper, numpy_helper
+
+    scale, point = _scale_and_point(node, known)
+    if scale.ndim:
+        raise NotImplementedError(f"{node.name} rounds a value with several scales")
+    limits = np.iinfo(point.dtype)
+    numbers = {"scale": scale, "point": point.astype(np.float32), "low": np.float32(limits.min), "high": np.float32(limits.max)}
+    names = {part: f"{node.output[0]}_{part}" for part in (*numbers, "divided", "rounded", "shifted")}
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(value, np.float32), names[part]) for part, value in numbers.items())
+    return [
+        helper.make_node("Div", [node.input[0], names["scale"]], [names["divided"]]),
+        helper.make_node("Round", [names["divided"]], [names["rounded"]]),
+        helper.make_node("Add", [names["rounded"], names["point"]], [names["shifted"]]),
+        helper.make_node("Clip", [names["shifted"], names["low"], names["high"]], list(node.output)),
+    ]
+
+
+def _as_numbers(node: Any, known: Mapping[str, Any], graph: Any) -> list[Any]:
+    """A DequantizeLinear: of weights, the numbers themselves; of a value that :func:`_as_steps` made, two operators on numbers."""
+    from onnx import helper, numpy_helper
+
+    scale, point = _scale_and_point(node, known)
+    if node.input[0] in known:
+        integers = numpy_helper.to_array(known[node.input[0]])
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+        shape = [-1 if number == axis % integers.ndim else 1 for number in range(integers.ndim)] if scale.ndim else []
+        numbers = (integers.astype(np.float64) - point.astype(np.float64).reshape(shape)) * scale.astype(np.float64).reshape(shape)
+        graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(numbers, dtype=np.float32), node.output[0]))
+        return []
+    names = {part: f"{node.output[0]}_{part}" for part in ("scale", "point", "shifted")}
+    graph.initializer.append(numpy_helper.from_array(scale.astype(np.float32), names["scale"]))
+    graph.initializer.append(numpy_helper.from_array(point.astype(np.float32), names["point"]))
+    return [
+        helper.make_node("Sub", [node.input[0], names["point"]], [names["shifted"]]),
+        helper.make_node("Mul", [names["shifted"], names["scale"]], list(node.output)),
+    ]
+
+
+def _scale_and_point(node: Any, known: Mapping[str, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    from onnx import numpy_helper
+
+    scale, point = (numpy_helper.to_array(known[name]) for name in node.input[1:3])
+    return (scale.reshape(()), point.reshape(())) if scale.size == 1 else (scale, point)
 
 
 def _count(model: Any, kind: str) -> int:

@@ -17,11 +17,11 @@ from hwmatrix.targets.openvino.conversion import Converted, convert, input_names
 from hwmatrix.targets.openvino.descriptor import OPENVINO
 from hwmatrix.targets.openvino.device import name_of
 from hwmatrix.targets.openvino.generator import OpenVinoGenerator
-from hwmatrix.targets.openvino.weights import in_float32, reduced
+from hwmatrix.targets.openvino.weights import in_float32, nudged, reduced
 from hwmatrix.targets.torch.device import preload_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.records import Settings
@@ -41,12 +41,14 @@ _PRODUCTS: Final = ("FullyConnected", "MatMul", "Convolution", "GroupConvolution
 
 
 class _InFloat:
-    """A compiled graph whose weights are float32 numbers."""
+    """A graph whose weights are float32 numbers, compiled. ``rounding``: it rounds the inputs of products as it runs."""
 
-    def __init__(self, compiled: Any, names: tuple[str | None, ...]) -> None:
-        self._compiled = compiled
+    def __init__(self, program: Any, compile_model: Callable[[Any], Any], names: tuple[str | None, ...], *, rounding: bool) -> None:
+        self._program = program if rounding else None
+        self._compile = compile_model
+        self._compiled = compile_model(program)
         self._names = names
-        self._request = compiled.create_infer_request()
+        self._request = self._compiled.create_infer_request()
 
     def outputs(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         """Run one synchronous inference."""
@@ -54,8 +56,11 @@ class _InFloat:
         self._request.infer()
         return _read(self._request, self._names)
 
-    def nudged(self) -> None:
-        """None: weights alone are rounded."""
+    def nudged(self) -> _InFloat | None:
+        """The same graph with other weights (:func:`hwmatrix.targets.openvino.weights.nudged`), if it rounds inputs of products."""
+        if self._program is None:
+            return None
+        return _InFloat(nudged(self._program), self._compile, self._names, rounding=True)
 
 
 class OpenVino:
@@ -121,7 +126,7 @@ class OpenVino:
         self._output_names = converted.output_names
         program, how = self._reduced(converted.program, inputs)
         self._program = program if self._settings.dtype in OPENVINO.rounds else None
-        self._compiled = self._core.compile_model(program, self._device, self._config())
+        self._compiled = self._compile(program)
         self._request = self._compiled.create_infer_request()
         self.feed(inputs)
         return f"{converted.method}{how}"
@@ -143,7 +148,10 @@ class OpenVino:
         self._program = None
         if program is None:
             return None
-        return _InFloat(self._core.compile_model(program, self._device, self._config()), self._output_names)
+        return _InFloat(program, self._compile, self._output_names, rounding=self._settings.dtype is Dtype.A8W8)
+
+    def _compile(self, program: Any) -> Any:
+        return self._core.compile_model(program, self._device, self._config())
 
     def precision(self) -> Dtype | None:
         """INFERENCE_PRECISION_HINT of the compiled model: a plugin replaces a hint that it cannot follow, or chooses without one.
@@ -227,7 +235,7 @@ class OpenVino:
         def compiled(path: Any) -> Any:
             nonlocal made
             program, made = self._reduced(self._core.read_model(path), {}) if self._settings.dtype in _REDUCED else (path, "")
-            return self._core.compile_model(program, self._device, self._config())
+            return self._compile(program)
 
         self._generator = OpenVinoGenerator(graphs, compiled)
         self._compiled = self._generator.decoding

@@ -2,7 +2,8 @@
 
 NNCF writes a rounded weight as a constant of integers and the operators that restore it: Convert, Subtract (the zero point), Multiply (the
 scale), Reshape (groups back into rows), Convert. A plugin fuses these into the kernel that uses the weight. Here the integers are decoded
-and restored by numpy, in float32, without OpenVINO.
+and restored by numpy, in float32, without OpenVINO. With calibrated ranges, a FakeQuantize stands before each product, and the plugin
+makes a kernel for integers of both; in float32, it becomes the operators that OpenVINO's specification defines it by.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.records import Dtype
+from hwmatrix.targets.nudge import nudge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +32,7 @@ GROUP: Final = 16
 """Weights of a group with one scale in int4: the largest that divides the widths of tiny models, whose layers are 16 and 32 wide."""
 _SIGNED: Final = {"u8": False, "i8": True, "u4": False, "i4": True}
 """Element types of rounded weights, and whether they have a sign."""
+_FAKE: Final = "FakeQuantize"
 _FOUR_BITS: Final = frozenset({"u4", "i4"})
 _WIDE: Final = frozenset({"f16", "f32"})
 
@@ -48,7 +51,7 @@ def reduced(program: Any, dtype: Dtype, samples: Sequence[Arrays] = ()) -> tuple
         if dtype is Dtype.A8W8:
             made = _calibrated(nncf, program, samples)
             operations = made.get_ops()
-            count = sum(operation.get_type_name() == "FakeQuantize" for operation in operations)
+            count = sum(operation.get_type_name() == _FAKE for operation in operations)
             return _some(made, count), f"nncf.quantize from {len(samples)} inputs: {count} FakeQuantize"
         made = _compressed(nncf, program, dtype)
     kinds = Counter(weight.get_element_type().get_type_name() for weight, _ in _rounded(made))
@@ -58,7 +61,10 @@ def reduced(program: Any, dtype: Dtype, samples: Sequence[Arrays] = ()) -> tuple
 
 
 def in_float32(program: Any) -> Any | None:
-    """A copy of a graph in which every rounded weight is a constant of float32 numbers; None if one cannot be read back."""
+    """A copy of a graph in which every rounded weight is a constant of float32 numbers; None if one cannot be read back.
+
+    Values that a FakeQuantize rounds stay rounded, as numbers.
+    """
     from openvino import opset13
 
     copy = program.clone()
@@ -73,8 +79,49 @@ def in_float32(program: Any) -> Any | None:
         last.output(0).replace(opset13.constant(values, dtype=np.float32).output(0))
     if len(low) != len(weights) + zero_points:
         return None
+    for operation in copy.get_ops():
+        if operation.get_type_name() == _FAKE:
+            steps = _as_steps(operation)
+            if steps is None:
+                return None
+            operation.output(0).replace(steps.output(0))
     copy.validate_nodes_and_infer_types()
     return copy
+
+
+def nudged(program: Any) -> Any:
+    """A copy of a graph of :func:`in_float32` whose matrices all differ by a few roundings of float32, up or down."""
+    from openvino import opset13
+
+    copy = program.clone()
+    random = np.random.default_rng(0)
+    for operation in copy.get_ops():
+        if _kind(operation) == "f32" and sum(size > 1 for size in operation.get_output_shape(0)) > 1:
+            other = nudge(np.array(operation.data), random)
+            operation.output(0).replace(opset13.constant(other, dtype=np.float32).output(0))
+    copy.validate_nodes_and_infer_types()
+    return copy
+
+
+def _as_steps(fake: Any) -> Any | None:
+    """The operators that a FakeQuantize is short for; None if its ranges are no constants."""
+    from openvino import opset13
+
+    found = [_constant(fake.input_value(number).get_node()) for number in range(1, 5)]
+    ranges = [np.asarray(each.data).astype(np.float64) for each in found if each is not None]
+    if len(ranges) != len(found):
+        return None
+    low, high, first, last = ranges
+    steps = fake.get_attributes()["levels"] - 1
+    width = np.where(high > low, high - low, 1.0)
+
+    def number(value: Any) -> Any:
+        return opset13.constant(np.asarray(value, dtype=np.float32))
+
+    inside = opset13.minimum(opset13.maximum(fake.input_value(0), number(low)), number(high))
+    counted = opset13.multiply(opset13.subtract(inside, number(low)), number(steps / width))
+    whole = opset13.round(counted, "half_to_even")
+    return opset13.add(opset13.multiply(whole, number((last - first) / steps)), number(first))
 
 
 def integers(constant: Any) -> np.ndarray[Any, Any]:
