@@ -22,6 +22,5 @@ EXECUTORCH: Final = Descriptor(
     exports=(TRANSFORMERS, TORCH),
     script="executorch",
     generates=True,
-    rounds=(Dtype.A8W8,),
     forward_only=(Dtype.A8W8,),
 )

@@ -14,7 +14,6 @@ from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.executorch import lowering, runtime
 from hwmatrix.targets.executorch.descriptor import EXECUTORCH
 from hwmatrix.targets.executorch.generator import make as make_generator
-from hwmatrix.targets.executorch.in_float import TracedInFloat
 from hwmatrix.targets.torch.device import preload_torch
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.executorch.generator import Generator
-    from hwmatrix.targets.protocol import Arrays, InFloat, OnStep
+    from hwmatrix.targets.protocol import Arrays, OnStep
 
 _MOST: Final = 12
 """How many operators outside delegates are listed by name."""
@@ -124,11 +123,6 @@ class Executorch:
         """Return the outputs by the reference's names."""
         assert self._exported is not None  # noqa: S101 - the order of the protocol
         return lowering.arrays_of(self._exported.named(result))
-
-    def in_float(self) -> InFloat:
-        """Let PyTorch compute the graph with its conversions to integers and back, one operator after another."""
-        assert self._exported is not None  # noqa: S101 - the order of the protocol
-        return TracedInFloat(self._exported)
 
     def placement(self) -> Placement:
         """The share of nodes that XNNPACK executes, as the program has them, with the operators left to the runtime's own kernels."""
