@@ -211,6 +211,21 @@ def test_onnx_runtime_multiplies_integers_as_the_calibrated_graph_says(tmp_path:
     assert apart(ran(other, given), ran(in_float, given)) < 2**-9
 
 
+def test_conversions_in_another_form_are_not_read_back(tmp_path: Path) -> None:
+    from onnx import load, numpy_helper, save
+
+    from hwmatrix.targets.onnx.weights import in_float32, reduced
+
+    _, path = onnx_linear(tmp_path)
+    made = reduced(path, tmp_path, Dtype.A8W8, [{"x": X}]).path
+    model = load(made)
+    rounding = next(node for node in model.graph.node if node.op_type == "QuantizeLinear")
+    scale = next(tensor for tensor in model.graph.initializer if tensor.name == rounding.input[1])
+    scale.CopyFrom(numpy_helper.from_array(np.ones(32, np.float32), scale.name))
+    save(model, made)
+    assert in_float32(made, tmp_path) is None
+
+
 def test_an_output_that_onnx_runtime_rounds_besides_is_rounded_in_float32_too(tmp_path: Path) -> None:
     """Its optimizer moves the conversion of a product's input before the transposition, and the output is what that gives."""
     from onnx import TensorProto, helper, numpy_helper, save

@@ -182,8 +182,9 @@ def _kept(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Generation
 def is_kept(key: str, cache: Path, exporter: str, *, graph: bool = False) -> bool:
     """Whether the cache has an exporter's result for a bundle: a graph or, unless ``graph``, a failure that was not a timeout."""
     try:
-        manifest = read_json((cache / ONNX_DIR / key / exporter / MANIFEST).read_bytes())
-        manifests.check(manifest, manifests.ExportManifest, cache)
+        file = cache / ONNX_DIR / key / exporter / MANIFEST
+        manifest = read_json(file.read_bytes())
+        manifests.check(manifest, manifests.ExportManifest, file)
         failure = manifest["failure"]
         return failure is None or not (graph or OnnxFailure(exporter=exporter, **failure).timed_out)
     except FileNotFoundError:

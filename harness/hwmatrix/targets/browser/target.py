@@ -102,10 +102,10 @@ class _OnnxRuntimeWeb:
         made.mkdir()
         return made
 
-    def in_float(self) -> InFloat:
+    def in_float(self) -> InFloat | None:
         """Compute the same graph with its rounded weights as float32 numbers by ONNX Runtime on the CPU, outside the page."""
         export, graph = self._reduced[self._prepared.export.exporter]
-        return GraphInFloat(graph.path, export, threads=self._settings.threads)
+        return GraphInFloat.of(graph.path, export, threads=self._settings.threads)
 
     def _method(self) -> str:
         export = self._prepared.export

@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 class GraphInFloat:
     """:class:`hwmatrix.targets.protocol.InFloat` of a graph in a precision that rounds weights. ``export`` is what it was made from."""
 
+    @classmethod
+    def of(cls, graph: Path, export: OnnxExport, *, threads: int) -> Self | None:
+        """Read the rounded weights back. None if the graph has them in an unknown form."""
+        found = in_float32(graph, graph.parent)
+        return None if found is None else cls(found, export, threads=threads)
+
     def __init__(self, graph: Path, export: OnnxExport, *, threads: int) -> None:
-        self._graph = in_float32(graph, graph.parent)
+        self._graph = graph
         self._threads = threads
         self._session = self._session_of(self._graph)
         self._inputs = export.inputs

@@ -140,11 +140,11 @@ class OnnxRuntime:
             self._made = tempfile.TemporaryDirectory(prefix="hwmatrix-precision-")
         return Path(self._made.name)
 
-    def in_float(self) -> InFloat:
+    def in_float(self) -> InFloat | None:
         """Create a session for the same graph with its rounded weights as float32 numbers."""
         assert self._graph is not None  # noqa: S101 - only in a precision that rounds weights
         assert self._taken is not None  # noqa: S101 - the order of the protocol
-        return GraphInFloat(self._graph, self._taken, threads=self._settings.threads)
+        return GraphInFloat.of(self._graph, self._taken, threads=self._settings.threads)
 
     def precision(self) -> None:
         """Return None: the graph fixes the precision."""

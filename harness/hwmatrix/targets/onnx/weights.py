@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import logging
+import math
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -82,13 +83,18 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
     return ReducedGraph(path=made, how=how)
 
 
-def in_float32(path: Path, folder: Path) -> Path:
-    """Write the graph with float32 numbers in place of its rounded weights. The inputs of products stay rounded, as numbers too."""
+def in_float32(path: Path, folder: Path) -> Path | None:
+    """Write the graph with float32 numbers in place of its rounded weights. The inputs of products stay rounded, as numbers too.
+
+    None if it has conversions to integers of another form than :func:`reduced` makes.
+    """
     import onnx
 
     model = onnx.load(path)
-    _round_outputs(model.graph)
     known = {tensor.name: tensor for tensor in model.graph.initializer}
+    if not all(_is_readable(node, known) for node in model.graph.node):
+        return None
+    _round_outputs(model.graph)
     nodes = []
     integers: set[str] = set()
     for node in model.graph.node:
@@ -263,11 +269,12 @@ def _round_outputs(graph: Any) -> None:
     from onnx import helper
 
     made_by = {name: node for node in graph.node for name in node.output}
+    uses = Counter(name for node in graph.node for name in node.input)
     outputs = {output.name for output in graph.output}
     restoring = {node.input[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
     for rounding in [node for node in graph.node if node.op_type == "QuantizeLinear"]:
         at = rounding.input[0]
-        while at not in outputs and at in made_by and made_by[at].op_type in _MOVING:
+        while at not in outputs and at in made_by and made_by[at].op_type in _MOVING and uses[at] == 1:
             at = made_by[at].input[0]
         if at == rounding.input[0] or at not in outputs or at not in made_by or rounding.output[0] not in restoring:
             continue
@@ -280,13 +287,20 @@ def _round_outputs(graph: Any) -> None:
         outputs.remove(at)
 
 
+def _is_readable(node: Any, known: Mapping[str, Any]) -> bool:
+    """Whether scale and zero point of a conversion are constants, and single ones if it is not of constants itself."""
+    if node.op_type not in {"QuantizeLinear", "DequantizeLinear"}:
+        return True
+    given = [known.get(name) for name in node.input[1:]]
+    single = all(tensor is not None and math.prod(tensor.dims) == 1 for tensor in given)
+    return len(given) == 2 and None not in given and (single or node.input[0] in known)  # noqa: PLR2004 - scale and zero point
+
+
 def _as_steps(node: Any, known: Mapping[str, Any], graph: Any) -> list[Any]:
     """A QuantizeLinear as operators on numbers: its result is an integer as a float32 number."""
     from onnx import helper, numpy_helper
 
     scale, point = _scale_and_point(node, known)
-    if scale.ndim:
-        raise NotImplementedError(f"{node.name} rounds a value with several scales")
     limits = np.iinfo(point.dtype)
     numbers = {"scale": scale, "point": point.astype(np.float32), "low": np.float32(limits.min), "high": np.float32(limits.max)}
     names = {part: f"{node.output[0]}_{part}" for part in (*numbers, "divided", "rounded", "shifted")}
