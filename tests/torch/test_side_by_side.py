@@ -171,6 +171,10 @@ def test_a_bundle_that_is_missing_is_noticed(tmp_path: Path) -> None:
         folder.mkdir()
 
 
+def _export_manifest(failure: dict[str, Any] | None = None) -> str:
+    return json.dumps({"schema": "", "files": {}, "bundle": "", "versions": {}, "failure": failure})
+
+
 def test_an_export_that_is_missing_is_noticed(tmp_path: Path) -> None:
     order = BundleOrder(plan=make_plan([Case(name="good")], backend=Backend.ONNXRUNTIME), cache=tmp_path, out=tmp_path)
     manifests = []
@@ -178,9 +182,9 @@ def test_an_export_that_is_missing_is_noticed(tmp_path: Path) -> None:
         (order.cache / bundle_key(model)).mkdir()
         manifests.append(order.cache / ONNX_DIR / bundle_key(model) / next(iter(EXPORTERS)) / MANIFEST)
         manifests[-1].parent.mkdir(parents=True)
-        manifests[-1].write_text('{"failure": null}', encoding="utf-8")
+        manifests[-1].write_text(_export_manifest(), encoding="utf-8")
     assert all_cached(order)
     assert not all_cached(dataclasses.replace(order, every_exporter=True))
     failure = {"error_type": "ValueError", "message": "", "traceback": None}
-    manifests[-1].write_text(json.dumps({"failure": failure}), encoding="utf-8")
+    manifests[-1].write_text(_export_manifest(failure), encoding="utf-8")
     assert not all_cached(order)  # the next exporter has not been called
