@@ -16,13 +16,9 @@ import psutil
 
 from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.hardware import cgroups, memory, sysctl
+from hwmatrix.records import Instructions
 
 _CPUINFO: Final = Path("/proc/cpuinfo")
-_FLAGS: Final = (
-    *("avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "amx_bf16", "amx_fp16", "amx_int8", "f16c", "fma"),
-    *("neon", "asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "sme"),
-)
-"""Instruction sets that matter for the speed of models, by their names in Linux."""
 _MAC_FLAGS: Final = {"AVX1.0": "avx", "AVX2": "avx2", "AVX512F": "avx512f", "FMA": "fma", "F16C": "f16c"}
 """The names of an Intel Mac in machdep.cpu.features and machdep.cpu.leaf7_features."""
 _MAC_OPTIONAL: Final = {
@@ -95,7 +91,7 @@ def _processor() -> Processor:
     """Read /proc/cpuinfo. On other systems (Windows) use Python's own information, which has no instructions."""
     info = cpuinfo()
     flags = info.get("flags", info.get("Features"))
-    known = None if flags is None else tuple(flag for flag in _FLAGS if flag in flags.split())
+    known = None if flags is None else tuple(flag for flag in map(str, Instructions) if flag in flags.split())
     maker, part = _arm_names(info)
     name = info.get("model name") or part or info.get("cpu") or info.get("uarch")
     if name:
@@ -140,4 +136,4 @@ def _mac_processor(values: dict[str, str]) -> Processor:
     flags = {_MAC_FLAGS[word] for word in words if word in _MAC_FLAGS}
     flags |= {flag for key, flag in _MAC_OPTIONAL.items() if values.get(key) == "1"}
     vendor = values.get("machdep.cpu.vendor") or ("Apple" if name.startswith("Apple") else None)
-    return Processor(name=name, vendor=vendor, instructions=tuple(flag for flag in _FLAGS if flag in flags))
+    return Processor(name=name, vendor=vendor, instructions=tuple(flag for flag in map(str, Instructions) if flag in flags))

@@ -26,7 +26,21 @@ from hwmatrix.records.plans import (
     key_of_entry,
 )
 from hwmatrix.records.results import CellResult, Detection, Divergence, ErrorRecord, Findings, NoiseFloor, OutputRecord, Parity, Placement
-from hwmatrix.records.vocabulary import Backend, Dtype, Execution, Family, Isolation, Level, Origin, Role, Severity, Size, Stage, Status
+from hwmatrix.records.vocabulary import (
+    Backend,
+    Dtype,
+    Execution,
+    Family,
+    Instructions,
+    Isolation,
+    Level,
+    Origin,
+    Role,
+    Severity,
+    Size,
+    Stage,
+    Status,
+)
 
 __all__ = [
     "BUNDLE_SCHEMA",
@@ -49,6 +63,7 @@ __all__ = [
     "Execution",
     "Family",
     "Findings",
+    "Instructions",
     "Isolation",
     "Level",
     "Limits",

@@ -63,6 +63,32 @@ class Dtype(enum.StrEnum):
     DEFAULT = "default"
 
 
+class Instructions(enum.StrEnum):
+    """Instruction sets that matter for models, of x86-64 and of ARM, by their names in Linux."""
+
+    AVX = "avx"
+    AVX2 = "avx2"
+    AVX512F = "avx512f"
+    AVX512_BF16 = "avx512_bf16"
+    AVX512_FP16 = "avx512_fp16"
+    AVX512_VNNI = "avx512_vnni"
+    AVX_VNNI = "avx_vnni"
+    AMX_BF16 = "amx_bf16"
+    AMX_FP16 = "amx_fp16"
+    AMX_INT8 = "amx_int8"
+    F16C = "f16c"
+    FMA = "fma"
+    NEON = "neon"
+    ASIMD = "asimd"
+    ASIMDHP = "asimdhp"
+    ASIMDDP = "asimddp"
+    BF16 = "bf16"
+    I8MM = "i8mm"
+    SVE = "sve"
+    SVE2 = "sve2"
+    SME = "sme"
+
+
 class Stage(enum.StrEnum):
     """How far a cell got, in this order. A cell that generates has ``prefill`` and ``decode`` in place of ``run``."""
 

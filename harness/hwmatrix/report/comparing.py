@@ -91,6 +91,8 @@ class ComparedCell:
     tpot_ms: float | None = None
     tpot_low_ms: float | None = None
     tpot_high_ms: float | None = None
+    instructions: tuple[str, ...] | None = None
+    """The instruction sets of the processor that it ran on; None: unknown, or it did not run."""
 
     @property
     def identity(self) -> tuple[str, ...]:

@@ -436,6 +436,7 @@ _PARSERS: dict[str, Any] = {
     "origin": Origin,
     "shape": tuple,
     "needs": tuple,
+    "instructions": tuple,
     "inputs": tuple,
     "itl_ms": tuple,
     "versions": _parsed_json,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,12 +39,16 @@ def matrix(tmp_path: Path, expect: str = "  []\n") -> LoadedMatrix:
     return load(tmp_path / "matrix.yaml")
 
 
-def run(path: Path, *, rejected: bool = False, **cells: dict[str, Any] | None) -> Path:
-    """A run whose cells pass; ``bert_openvino={...}`` changes one, None leaves it unexecuted."""
+def run(path: Path, *, rejected: bool = False, detected: dict[str, Any] | None = None, **cells: dict[str, Any] | None) -> Path:
+    """A run whose cells pass; ``bert_openvino={...}`` changes one, None leaves it unexecuted. ``detected`` is of openvino's CPU."""
     with Database(path) as database:
         database.run()
         for target in ("cpu", "openvino"):
             database.shard(target, target)
+        if detected is not None:
+            database.detection("openvino", features=json.dumps(detected))
+            database.detection("openvino", "openvino", features=json.dumps({"instructions": ["of a device"]}))
+            database.detection("cpu", features=json.dumps({"instructions": ["of another machine"]}))
         for name in ("bert", "vit"):
             for target in ("cpu", "openvino"):
                 changes = cells.get(f"{name}_{target}", {})
@@ -101,6 +106,41 @@ def test_an_expectation_that_is_not_strict_also_allows_a_pass(tmp_path: Path) ->
     assert violations(lenient, run(tmp_path / "n.duckdb", bert_openvino=unmeasured("crash"))) == []
     (found,) = violations(lenient, run(tmp_path / "o.duckdb", bert_openvino=unmeasured("timeout")))
     assert found.rule is Rule.UNEXPECTED_FAILURE
+
+
+@pytest.mark.parametrize(
+    ("detected", "may_fail", "may_pass"),
+    [
+        ({"instructions": ["avx2"]}, True, False),
+        ({"instructions": ["avx2", "avx512_vnni"]}, False, True),
+        ({"instructions": ["neon"]}, False, True),
+        ({"instructions": None}, True, True),  # the system does not tell
+        ({"instructions": {"avx2": "another form"}}, True, True),
+        (None, True, True),
+    ],
+)
+def test_an_expectation_can_be_of_some_processors(tmp_path: Path, detected: Any, *, may_fail: bool, may_pass: bool) -> None:
+    known = matrix(tmp_path, KNOWN.replace("status: crash", "processor: {has: [avx2], lacks: [avx512_vnni]}, status: crash"))
+    failed = run(tmp_path / "failed.duckdb", detected=detected, bert_openvino=unmeasured("crash"))
+    assert [each.rule for each in violations(known, failed)] == ([] if may_fail else [Rule.UNEXPECTED_FAILURE])
+    passed = run(tmp_path / "passed.duckdb", detected=detected)
+    assert [each.rule for each in violations(known, passed)] == ([] if may_pass else [Rule.EXPECTATION_GONE])
+
+
+@pytest.mark.parametrize(
+    ("processor", "told"),
+    [
+        ("{has: [avx3]}", "'avx3'"),
+        ("{has: [avx2], lacks: [fma, avx2]}", "no processor both has and lacks avx2"),
+        ("{}", "it chooses no processors"),
+        ("{name: EPYC}", "name"),
+    ],
+)
+def test_a_processor_that_cannot_be_is_refused(tmp_path: Path, processor: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        matrix(tmp_path, KNOWN.replace("status: crash", f"processor: {processor}, status: crash"))
+    assert told in str(caught.value)
+    assert ":12" in str(caught.value)
 
 
 @pytest.mark.parametrize(("generation", "covered"), [("true", {8}), ("false", {0}), (None, {0, 8})])
