@@ -3,6 +3,7 @@
     python tests/bench/precision_table.py reports/latest/matrix.duckdb            print the tables
     python tests/bench/precision_table.py reports/latest/matrix.duckdb --write    put them into docs/precision.md
     python tests/bench/precision_table.py reports/latest/matrix.duckdb --full     speed, memory and loss of models in full size
+    python tests/bench/precision_table.py reports/published/matrix.duckdb --rounded     the precisions that are compared twice
 
 "By the fixed limit" is the verdict that ``relative_error`` of matrix.yaml alone would give.
 """
@@ -30,6 +31,18 @@ SELECT
     quality, quality_reference, quality_agreement
 FROM matrix WHERE size = 'tiny' AND coalesce(precision, dtype) <> 'float32' AND status IN ('pass', 'mismatch') ORDER BY position
 """
+ROUNDED: Final = """
+SELECT model, target, dtype, status, error_type, loss, excess, quality, quality_reference
+FROM matrix WHERE size = 'tiny' AND new_tokens = 0 AND status IN ('pass', 'mismatch', 'unsupported')
+ORDER BY position
+"""
+TWICE: Final = {
+    "int8": ("cpu", "openvino"),
+    "int8_dynamic": ("cpu", "onnxruntime", "webnn"),
+    "a8w8": ("openvino", "onnxruntime"),
+    "int4": ("openvino", "onnxruntime", "webgpu", "webnn"),
+}
+"""The targets that compare twice in each precision (docs/precision.md#compared-twice), and run on a CPU."""
 FULL: Final = """
 SELECT model, target, dtype, p50_ms, ci_low_ms, ci_high_ms, run_peak_mb, relative_error, status, error_type
 FROM matrix WHERE size = 'full' AND new_tokens = 0 AND status NOT IN ('unavailable', 'not_run')
@@ -42,33 +55,64 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("database", type=Path, nargs="+", help="of a cell in several, the last one counts")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/precision.md")
-    parser.add_argument("--full", action="store_true", help="models in full size")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--full", action="store_true", help="models in full size")
+    which.add_argument("--rounded", action="store_true", help="the precisions that are compared twice")
     arguments = parser.parse_args()
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for database in arguments.database:
         with reading(database) as connection:
-            cursor = connection.execute(FULL if arguments.full else QUERY)
+            cursor = connection.execute(FULL if arguments.full else ROUNDED if arguments.rounded else QUERY)
             names = [column[0] for column in cursor.description or ()]
             made = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
             (plan,) = connection.execute("SELECT CAST(plan AS VARCHAR) FROM runs ORDER BY created_at DESC LIMIT 1").fetchone() or ("{}",)
         found |= {(row["model"], row["target"], row["dtype"]): row for row in made}
     rows = list(found.values())
     if arguments.full:
-        text = "\n\n".join(_full_table(target, [row for row in rows if row["target"] == target]) for target in _distinct(rows, "target"))
-        sys.stdout.write(f"{text}\n")
-        if arguments.write:
-            put(PAGE, "full-size", text)
-        return 0
-    limits = {name: rule["relative_error"] for name, rule in json.loads(plan)["tolerances"].items()}
-    text = "\n\n".join(
-        _table(dtype, [row for row in rows if row["dtype"] == dtype], limits[dtype])
-        for dtype in Dtype
-        if any(row["dtype"] == dtype for row in rows)
-    )
+        section = "full-size"
+        tables = [_full_table(target, [row for row in rows if row["target"] == target]) for target in _distinct(rows, "target")]
+    elif arguments.rounded:
+        section = "rounded-weights"
+        tables = [
+            _rounded_table(dtype, targets, [row for row in rows if row["dtype"] == dtype and row["target"] in targets])
+            for dtype, targets in TWICE.items()
+        ]
+    else:
+        section = "default-models"
+        limits = {name: rule["relative_error"] for name, rule in json.loads(plan)["tolerances"].items()}
+        of = {dtype: [row for row in rows if row["dtype"] == dtype] for dtype in Dtype}
+        tables = [_table(dtype, mine, limits[dtype]) for dtype, mine in of.items() if mine]
+    text = "\n\n".join(tables)
     sys.stdout.write(f"{text}\n")
     if arguments.write:
-        put(PAGE, "default-models", text)
+        put(PAGE, section, text)
     return 0
+
+
+def _rounded_table(dtype: str, targets: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
+    """The models by target: loss, the kernels' excess, the share of right answers where the reference has more, and a failing verdict."""
+    lines = [f"In `{dtype}`:", "", f"| model | {' | '.join(targets)} |", "|---" * (1 + len(targets)) + "|"]
+    for model in _distinct(rows, "model"):
+        mine = {row["target"]: row for row in rows if row["model"] == model}
+        lines.append(f"| {model} | {' | '.join(_rounded_cell(mine.get(target)) for target in targets)} |")
+    return "\n".join(lines)
+
+
+def _rounded_cell(row: dict[str, Any] | None) -> str:
+    """Its loss and excess, with what is unusual."""
+    if row is None:
+        return ""
+    if row["loss"] is None:
+        return str((row["error_type"] or row["status"]).replace("_", " "))
+    parts = [
+        _number(row["loss"]),
+        "no excess" if row["excess"] is None else f"{row['excess']:,.0f}" if row["excess"] > 10 else _number(row["excess"]),
+    ]
+    if row["quality"] is not None and row["quality"] < row["quality_reference"]:
+        parts.append(f"{row['quality']:.0%}")
+    if row["status"] != "pass":
+        parts.append(f"**{row['error_type'].replace('_', ' ')}**")
+    return ", ".join(parts)
 
 
 def _full_table(target: str, rows: Sequence[dict[str, Any]]) -> str:
