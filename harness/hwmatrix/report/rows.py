@@ -111,7 +111,8 @@ class CellRow(Measured):
     """One planned cell and its result, with all measurements.
 
     ``isolation`` is where it was executed (None: it was not), ``column_isolation`` the column it belongs to either way.
-    ``speed_up`` is over the cpu cell of the same machine and settings, and significant only if ``speed_differs``.
+    ``speed_up`` is over the cpu cell of the same machine and settings, of ``cpu_dtype`` in views.sql, and significant only if
+    ``speed_differs``.
     It is inexact if ``speed_contended``: one of the two cells was contended.
     """
 

@@ -8,7 +8,7 @@ WITH counted AS (
 SELECT run_id, cell_key, cell_id FROM counted
 UNION
 SELECT m.run_id, m.cell_key, m.cell_id
-FROM matrix m JOIN counted c USING (run_id, host, isolation, model, size, dtype, batch, sequence_length, threads, new_tokens)
+FROM matrix m JOIN counted c USING (run_id, host, isolation, model, size, cpu_dtype, batch, sequence_length, threads, new_tokens)
 WHERE m.backend = 'cpu' AND m.execution = 'hardware' AND m.status = 'pass' AND m.p50_ms IS NOT NULL
   AND c.status = 'pass' AND c.p50_ms IS NOT NULL;
 

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from factory_rows import BEGIN, FAILURES, RUN, Database, steady, unmeasured
 
+from hwmatrix.records import Dtype
+from hwmatrix.records.backends import descriptor_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -62,14 +65,30 @@ def test_level_medium_when_cpu_had_other_settings(database: Database) -> None:
     assert pair(database, steady(4.0), steady(2.0), threads=2) == ("Medium", None, False)
 
 
-def test_the_precision_that_a_runtime_chooses_is_compared_with_cpu_in_float32(database: Database) -> None:
-    level, speed_up, differs = pair(database, steady(4.0), steady(2.0), dtype="default")
+NOT_OF_CPU = ("default", "int4", "a8w8", "a16w8")
+"""What no target on PyTorch offers, and what leaves the choice to the runtime."""
+
+
+@pytest.mark.parametrize("dtype", NOT_OF_CPU)
+def test_a_precision_that_cpu_has_not_is_compared_with_its_float32(database: Database, dtype: str) -> None:
+    level, speed_up, differs = pair(database, steady(4.0), steady(2.0), dtype=dtype)
     assert (level, differs) == ("High", True)
     assert speed_up == pytest.approx(2.0)
 
 
-def test_a_requested_precision_is_not_compared_with_cpu_in_float32(database: Database) -> None:
-    assert pair(database, steady(4.0), steady(2.0), dtype="bfloat16") == ("Medium", None, False)
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_a_precision_that_cpu_has_is_compared_with_that_alone(database: Database, dtype: str) -> None:
+    assert pair(database, steady(4.0), steady(2.0), dtype=dtype) == ("Medium", None, False)
+    database.cell(database.plan("bert", "cpu", cell_key="bert/cpu/as-well", dtype=dtype), "s-cpu", wall=steady(3.0))
+    assert fetch(database, "speed_up", "target = 'openvino'") == pytest.approx(1.5)
+
+
+def test_every_precision_is_either_one_of_cpu_or_compared_with_its_float32(database: Database) -> None:
+    for dtype in Dtype:
+        database.cell(database.plan(dtype.value, "cpu", dtype=dtype.value), "s-cpu", wall=steady(4.0))
+    compared = dict(database.connection.execute("SELECT dtype, cpu_dtype FROM matrix").fetchall())
+    offered = {dtype.value for dtype in descriptor_of("cpu").precisions}
+    assert compared == {dtype.value: dtype.value if dtype.value in offered else "float32" for dtype in Dtype}
 
 
 @pytest.mark.parametrize("execution", ["software", "emulated"])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hwmatrix.cli import main
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Backend, Execution, Stage, Status
+from hwmatrix.records import Backend, Dtype, Execution, Stage, Status
 from hwmatrix.report.diff import read_side
 from hwmatrix.report.json_report import matrix_document
 from hwmatrix.report.markdown import matrix_md
@@ -156,8 +156,13 @@ def test_a_timed_pass_is_shown_until_the_versions_change(tmp_path: Path) -> None
     assert shown(broken)[BERT] == ("crash", plan_of(4).run_id)
 
 
-def test_the_cpu_cell_of_a_speed_comparison_is_kept(tmp_path: Path) -> None:
-    first = database(tmp_path, 1, {BERT: "pass", BERT_OV: "pass"})
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.INT4, Dtype.DEFAULT])
+def test_the_cpu_cell_of_a_speed_comparison_is_kept(tmp_path: Path, dtype: Dtype) -> None:
+    plan = plan_of(1)
+    dtypes = {"cpu": Dtype.FLOAT32, "openvino": dtype}
+    cells = (dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, dtype=dtypes[cell.target])) for cell in plan.cells)
+    plan = dataclasses.replace(plan, cells=tuple(cells))
+    first = database(tmp_path, 1, {BERT: "pass", BERT_OV: "pass"}, plan=plan)
     before = {cell.cell_key: (cell.level, cell.speed_up) for cell in read(first).cells}
     both = merged(tmp_path, first, database(tmp_path, 2, {BERT: "crash"}))
     after = {cell.cell_key: (cell.level, cell.speed_up) for cell in read(both).cells}
