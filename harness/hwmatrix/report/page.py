@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from hwmatrix.report.plots import Chart
     from hwmatrix.report.rows import ReportRows
 
+_CAUSES: Final = 8
+"""How many causes of errors the overview shows."""
 EARLY: Final = ("theme.js",)
 """Runs before anything is drawn."""
 SCRIPTS: Final = (
@@ -116,6 +118,7 @@ def _template_values(rows: ReportRows, details: PageRows) -> dict[str, Any]:
     counts = Counter(cell.status for cell in rows.cells)
     built = grid.grid_of(rows)
     found = failures(rows)
+    told = causes(found)
     scopes: dict[Scope, list[FailureGroup]] = {}
     for group in groups_of(rows):
         scopes.setdefault(group.scope, []).append(group)
@@ -148,7 +151,8 @@ def _template_values(rows: ReportRows, details: PageRows) -> dict[str, Any]:
         "expected": expected,
         "errors": len(found),
         "severe": sum(failure.entry.severity is not Severity.INFO for failure in found),
-        "causes": causes(found),
+        "causes": told,
+        "commonest": sorted(told, key=lambda cause: (cause.errors.severity is Severity.INFO, -len(cause.errors.members)))[:_CAUSES],
         "missing": missing(rows, details),
         "contended": sum(cell.contended is True for cell in rows.cells),
         "places": lambda keys: listed(places[key] for key in keys if key in places),

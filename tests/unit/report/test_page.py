@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from factory_rows import RUN, Database, example, steady
+from factory_rows import RUN, Database, example, steady, unmeasured
 from hostile_rows import ATTACKS, hostile_rows
 from repeated_rows import COMMAND, repeated_rows
 from repeated_rows import RUN as REPEATED
@@ -236,3 +236,20 @@ def test_a_page_names_what_an_older_schema_lacks(tmp_path: Path, version: str, l
     told = " ".join("".join(written(tmp_path / "m.duckdb", tmp_path / "latest").text).split())
     assert ("The database has schema" in told) is (lacking is not None)
     assert lacking is None or lacking in told
+
+
+def test_the_overview_begins_with_the_commonest_causes_and_names_their_targets(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        for target in ("cpu", "openvino"):
+            database.shard(target, target)
+        for model, target, status in (
+            *(("bert", "cpu", "crash"), ("bert", "openvino", "oom"), ("vit", "openvino", "oom"), ("vit", "cpu", "oom")),
+            *(("t5", "cpu", "factory_error"),),
+        ):
+            database.cell(database.plan(model, target), target, **unmeasured(status))
+    text = " ".join(" ".join(written(tmp_path / "m.duckdb", tmp_path / "latest").text).split())
+    shown = text.partition("What stands in the way")[2].partition("All errors")[0]
+    assert "memory_pressure on openvino (2), cpu (1):" in shown
+    assert "segmentation_fault on cpu (1):" in shown
+    assert shown.index("memory_pressure") < shown.index("segmentation_fault")

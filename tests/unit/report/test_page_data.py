@@ -232,6 +232,7 @@ def test_errors_are_grouped_by_cause_then_by_message(tmp_path: Path) -> None:
     assert [(cause.errors.type, len(cause.errors.members)) for cause in found] == [("segmentation_fault", 1), ("memory_pressure", 3)]
     assert [(each.message, each.cells) for each in found[1].occurrences] == [("second", ("m1/cpu", "m2/cpu")), ("first", ("m0/cpu",))]
     assert found[1].errors.recommendations
+    assert [cause.targets for cause in found] == [(("cpu", 1),), (("cpu", 3),)]
 
 
 def test_a_complete_run_lacks_nothing(tmp_path: Path) -> None:
