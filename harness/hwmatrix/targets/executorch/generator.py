@@ -26,6 +26,7 @@ from hwmatrix.models.generation_export import (
     still_of,
 )
 from hwmatrix.models.onnx_exporters import dynamic_axes, loaded, traced_with_any_shape
+from hwmatrix.targets.decoding import run_steps
 from hwmatrix.targets.executorch import lowering, runtime
 from hwmatrix.targets.executorch.descriptor import TRANSFORMERS
 from hwmatrix.targets.executorch.operators import Replacing
@@ -76,12 +77,7 @@ class Generator:
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
         """As in :class:`hwmatrix.targets.protocol.Generating`."""
         self._state = {}
-        token: np.ndarray[Any, Any] | None = None
-        for number, given in enumerate(prompt.steps):
-            own = {} if forced or token is None else {self._token: token[:, None]}
-            logits = self._step(self.decode if number else self._prefill, {**given, **own})
-            token = logits.argmax(axis=-1)
-            on_step(number, lambda logits=logits: logits.astype(np.float32))  # type: ignore[misc]
+        run_steps(prompt, self._token, self._step, on_step, forced=forced)
 
     def times(self) -> runtime.Times | None:
         """How long the calls of the last step take; None: not known."""
@@ -91,7 +87,8 @@ class Generator:
         """The size of the cache after the last step."""
         return float(sum(value.nbytes for name, value in self._state.items() if not name.startswith(ENCODER))) / _MIB
 
-    def _step(self, component: Component, given: Arrays) -> np.ndarray[Any, Any]:
+    def _step(self, number: int, given: Arrays) -> np.ndarray[Any, Any]:
+        component = self.decode if number else self._prefill
         values, found = component.run(given, {name: self._state[name] for name in component.states})
         check_given(self.decode.states - self._state.keys(), found)
         self._state |= {name: found[name] for name in self.decode.states & found.keys()}

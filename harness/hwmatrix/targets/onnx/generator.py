@@ -9,6 +9,7 @@ import numpy as np
 
 from hwmatrix.models.generation_export import ENCODER, LOGITS
 from hwmatrix.records import Dtype
+from hwmatrix.targets.decoding import run_steps
 from hwmatrix.targets.onnx.weights import reduced
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hwmatrix.models.bundle import GenerationPrompt
-    from hwmatrix.models.generation_export import GenerationExport, Graph
+    from hwmatrix.models.generation_export import GenerationExport
     from hwmatrix.targets.protocol import Arrays, OnStep
 
 _MIB: Final = 2**20
@@ -39,12 +40,7 @@ class OnnxGenerator:
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
         """As in :class:`hwmatrix.targets.protocol.Generating`."""
         self._begin(prompt.tokens.shape[0])
-        token: np.ndarray[Any, Any] | None = None
-        for number, given in enumerate(prompt.steps):
-            own = {} if forced or token is None else {self._export.token: token[:, None]}
-            logits = self._step(self._export.graph_of(number), {**given, **own})
-            token = logits.argmax(axis=-1)
-            on_step(number, lambda logits=logits: logits.astype(np.float32))  # type: ignore[misc]
+        run_steps(prompt, self._export.token, self._step, on_step, forced=forced)
 
     def cache_mb(self) -> float:
         """The size of the cache after the last step."""
@@ -55,8 +51,9 @@ class OnnxGenerator:
         """Start with an empty cache."""
         self._state = _values(self._export.first_state(rows))
 
-    def _step(self, graph: Graph, given: Arrays) -> np.ndarray[Any, Any]:
-        """Run a graph on the arguments of a step and the state. Keep the new state, and return the last logits of each row."""
+    def _step(self, number: int, given: Arrays) -> np.ndarray[Any, Any]:
+        """Run a step's graph on its arguments and the state. Keep the new state, and return the last logits of each row."""
+        graph = self._export.graph_of(number)
         feed = _values(graph.feed(given)) | {each.name: self._state[each.own] for each in graph.inputs if each.state}
         wanted = {name: own for name, own in graph.outputs.items() if own == LOGITS or own in self._needed}
         found = self._sessions[graph.component].run_with_ort_values(list(wanted), feed)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hwmatrix.models.generation_export import BEAMS, DECODE, ENCODER, LOGITS
+from hwmatrix.targets.decoding import run_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from hwmatrix.models.bundle import GenerationPrompt
-    from hwmatrix.models.generation_export import GenerationExport, Graph
+    from hwmatrix.models.generation_export import GenerationExport
     from hwmatrix.targets.protocol import Arrays, OnStep
 
 _MIB: Final = 2**20
@@ -42,12 +43,7 @@ class OpenVinoGenerator:
         """As in :class:`hwmatrix.targets.protocol.Generating`."""
         self._begin()
         beams = {BEAMS: np.arange(prompt.tokens.shape[0], dtype=np.int32)}
-        token: np.ndarray[Any, Any] | None = None
-        for number, given in enumerate(prompt.steps):
-            own = {} if forced or token is None else {self._export.token: token[:, None]}
-            logits = self._step(self._export.graph_of(number), {**beams, **given, **own})
-            token = logits.argmax(axis=-1)
-            on_step(number, lambda logits=logits: np.array(logits, dtype=np.float32))  # type: ignore[misc]
+        run_steps(prompt, self._export.token, lambda number, given: self._step(number, {**beams, **given}), on_step, forced=forced)
 
     def cache_mb(self) -> float:
         """The size of the cache after the last step: that of the graph's states, or of the tensors between its steps."""
@@ -60,11 +56,12 @@ class OpenVinoGenerator:
         self._requests[DECODE].reset_state()
         self._state = {}
 
-    def _step(self, graph: Graph, given: Arrays) -> np.ndarray[Any, Any]:
-        """Run a graph on the arguments of a step and the state. Keep the new state, and return the last logits of each row.
+    def _step(self, number: int, given: Arrays) -> np.ndarray[Any, Any]:
+        """Run a step's graph on its arguments and the state. Keep the new state, and return the last logits of each row.
 
         The request copies its inputs: with tensors of ours, OpenVINO 2026.4.1 corrupts the heap when their shapes grow (t5, third token).
         """
+        graph = self._export.graph_of(number)
         request = self._requests[graph.component]
         state = {each.name: self._state[each.own] for each in graph.inputs if each.state}
         request.infer({**graph.feed(given), **state}, share_inputs=False, share_outputs=True)
