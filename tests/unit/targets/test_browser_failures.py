@@ -31,6 +31,7 @@ KERNEL = (
     "was false. Provider type for ImageDecoder node with name 'node_x' is not set.\n"
 )
 REFUSED = "NotSupportedError: Failed to execute 'build' on 'MLGraphBuilder': gatherElements only supports constant indices."
+PADDING = "NotSupportedError: Failed to execute 'build' on 'MLGraphBuilder': The edge padding mode is not supported in tflite schema."
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,7 @@ REFUSED = "NotSupportedError: Failed to execute 'build' on 'MLGraphBuilder': gat
         (SHADER, Status.ERROR, "webgpu_shader_compile"),
         (KERNEL, Status.UNSUPPORTED, "unsupported_operator"),
         (REFUSED, Status.UNSUPPORTED, "unsupported_operator"),
+        (PADDING, Status.UNSUPPORTED, "unsupported_operator"),
         ("Error: something else", Status.ERROR, "browser_runtime_failed"),
     ],
 )
@@ -66,7 +68,13 @@ def test_a_lost_device_is_the_cause_of_other_errors() -> None:
 
 @pytest.mark.parametrize(
     ("message", "needs"),
-    [(FEATURE, ("shader-f16",)), (LIMIT, ("maxBufferSize",)), (KERNEL, ("ImageDecoder",)), (REFUSED, ("GatherElements",))],
+    [
+        (FEATURE, ("shader-f16",)),
+        (LIMIT, ("maxBufferSize",)),
+        (KERNEL, ("ImageDecoder",)),
+        (REFUSED, ("GatherElements",)),
+        (PADDING, ("Pad",)),
+    ],
 )
 def test_missing_features_are_named(message: str, needs: tuple[str, ...]) -> None:
     failure = failure_of({"error": message})

@@ -52,6 +52,10 @@ _KINDS: Final[tuple[tuple[str, Callable[[str], CellFailure]], ...]] = (
         _OPERATOR.pattern,
         lambda text: UnsupportedError(text, needs=_names_in(_OPERATOR, text), error_type="unsupported_operator"),
     ),
+    (
+        r"Failed to execute 'build' on 'MLGraphBuilder': The \w+ padding mode is not supported",
+        lambda text: UnsupportedError(text, needs=("Pad",), error_type="unsupported_operator"),
+    ),
     (_REFUSED.pattern, lambda text: UnsupportedError(text, needs=_refused(text), error_type="unsupported_operator")),
     (
         r"Error while parsing WGSL|\[Invalid (?:ShaderModule|ComputePipeline)|ShaderModule .*is invalid|CreateComputePipeline",
