@@ -39,7 +39,7 @@ ORDER BY position
 TWICE: Final = {
     "int8": ("cpu", "openvino"),
     "int8_dynamic": ("cpu", "onnxruntime", "webnn"),
-    "a8w8": ("openvino", "onnxruntime"),
+    "a8w8": ("openvino", "onnxruntime", "webnn"),
     "int4": ("openvino", "onnxruntime", "webgpu", "webnn"),
 }
 """The targets that compare twice in each precision (docs/precision.md#compared-twice), and run on a CPU."""
