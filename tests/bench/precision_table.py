@@ -108,7 +108,7 @@ def _rounded_cell(row: dict[str, Any] | None) -> str:
         _number(row["loss"]),
         "no excess" if row["excess"] is None else f"{row['excess']:,.0f}" if row["excess"] > 10 else _number(row["excess"]),
     ]
-    if row["quality"] is not None and row["quality"] < row["quality_reference"]:
+    if None not in (row["quality"], row["quality_reference"]) and row["quality"] < row["quality_reference"]:
         parts.append(f"{row['quality']:.0%}")
     if row["status"] != "pass":
         parts.append(f"**{row['error_type'].replace('_', ' ')}**")

@@ -36,8 +36,8 @@ class Evidence:
     Times in milliseconds, memory in MiB; ``ci_low_ms`` and ``ci_high_ms`` are the ends of the 95 % interval of ``p50_ms``. ``precision``
     is the one that the runtime says it uses, ``relative_error`` the L2 error against the reference. ``speed_up`` is over the cpu cell of
     the same run, machine and settings (of a precision that cpu lacks: over float32), and ``speed_differs`` says that the difference is
-    significant. ``level`` is None if nothing was
-    executed (``unavailable``, ``factory_error``, ``infra_error``). Fields that were not measured are None.
+    significant. ``level`` is None if nothing was executed (``unavailable``, ``factory_error``, ``infra_error``). Fields that were not
+    measured are None.
     """
 
     model: str

@@ -159,7 +159,7 @@ LEFT JOIN isolations i ON i.run_id = p.run_id AND i.target = p.target
 LEFT JOIN latency l ON l.cell_id = m.cell_id;
 
 -- The compatibility matrix: levels from measurements alone. Speed is compared only with the cpu cell of the same run, machine,
--- isolation, model and settings. cpu_dtype is the precision of that cell: the same one or, where cpu has none like it, float32, in which
+-- isolation, model and settings. cpu_dtype is the precision of that cell: the same one or, where cpu lacks it, float32, in which
 -- PyTorch would run the model: for int4, a8w8, a16w8, and what a runtime chooses ("default"). "No slower than cpu" means: its interval is
 -- not entirely above that of cpu.
 -- speed_differs: the intervals do not overlap; only then is speed_up meaningful. speed_contended: one of the two cells was disturbed

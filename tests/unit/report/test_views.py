@@ -65,12 +65,12 @@ def test_level_medium_when_cpu_had_other_settings(database: Database) -> None:
     assert pair(database, steady(4.0), steady(2.0), threads=2) == ("Medium", None, False)
 
 
-NOT_OF_CPU = ("default", "int4", "a8w8", "a16w8")
+LACKED_BY_CPU = ("default", "int4", "a8w8", "a16w8")
 """What no target on PyTorch offers, and what leaves the choice to the runtime."""
 
 
-@pytest.mark.parametrize("dtype", NOT_OF_CPU)
-def test_a_precision_that_cpu_has_not_is_compared_with_its_float32(database: Database, dtype: str) -> None:
+@pytest.mark.parametrize("dtype", LACKED_BY_CPU)
+def test_a_precision_that_cpu_lacks_is_compared_with_its_float32(database: Database, dtype: str) -> None:
     level, speed_up, differs = pair(database, steady(4.0), steady(2.0), dtype=dtype)
     assert (level, differs) == ("High", True)
     assert speed_up == pytest.approx(2.0)
