@@ -294,6 +294,30 @@ def test_scales_have_the_shape_of_their_zero_points(tmp_path: Path) -> None:
     assert 1e-3 < apart(ran(made.path), before) < 0.03
 
 
+def test_a_bias_of_several_products_is_copied_under_a_name_of_its_own(tmp_path: Path) -> None:
+    """ONNX Runtime's tool calls the copy of ``val_1`` ``val_10``, which here is the value between the products."""
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    from hwmatrix.targets.onnx.weights import reduced
+
+    tensors = {"w": RANDOM.normal(size=(32, 32)), "v": RANDOM.normal(size=(32, 32)), "val_1": RANDOM.normal(size=32)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gemm", ["x", "w", "val_1"], ["val_10"], name="first"),
+            helper.make_node("Tanh", ["val_10"], ["t"]),
+            helper.make_node("Gemm", ["t", "v", "val_1"], ["y"], name="second"),
+        ],
+        "products",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 32])],
+        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in tensors.items()],
+    )
+    path = tmp_path / "model.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    made = reduced(path, tmp_path, Dtype.A8W8, [{"x": X}])
+    assert 1e-3 < apart(ran(made.path), ran(path)) < 0.05
+
+
 def test_onnx_runtime_names_a_width_that_16_does_not_divide(tmp_path: Path) -> None:
     from hwmatrix.targets.onnx.weights import reduced
 

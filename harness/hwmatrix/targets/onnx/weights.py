@@ -23,6 +23,7 @@ from hwmatrix.basics.log_level import logged_from
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.records import Dtype
 from hwmatrix.targets.nudge import nudge
+from hwmatrix.targets.onnx.copies import name_for_copies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -180,8 +181,11 @@ def _in_groups(model: Any) -> tuple[Any, int]:
 
 def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> Any:
     import onnx
+    import onnx_ir
 
     tool = _module("onnxruntime.quantization")
+    model = onnx_ir.from_proto(_loaded(path))
+    name_for_copies(model)
 
     class Reader(tool.CalibrationDataReader):  # type: ignore[misc, name-defined]
         """The inputs, one after another."""
@@ -193,7 +197,7 @@ def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> Any:
             return next(self._left, None)
 
     tool.quantize_static(
-        _loaded(path),
+        onnx_ir.to_proto(model),
         made,
         Reader(),
         quant_format=tool.QuantFormat.QDQ,
@@ -201,9 +205,9 @@ def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> Any:
         activation_type=tool.QuantType.QUInt8,
         weight_type=tool.QuantType.QUInt8,
     )
-    model = onnx.load(made)
-    _like_zero_points(model)
-    return model
+    calibrated = onnx.load(made)
+    _like_zero_points(calibrated)
+    return calibrated
 
 
 def _like_zero_points(model: Any) -> None:
