@@ -294,8 +294,9 @@ def test_scales_have_the_shape_of_their_zero_points(tmp_path: Path) -> None:
     assert 1e-3 < apart(ran(made.path), before) < 0.03
 
 
-def test_a_bias_of_several_products_is_copied_under_a_name_of_its_own(tmp_path: Path) -> None:
-    """ONNX Runtime's tool calls the copy of ``val_1`` ``val_10``, which here is the value between the products."""
+@pytest.mark.parametrize(("between", "renamed"), [("val_10", True), ("val_20", False)])
+def test_a_bias_of_several_products_is_copied_under_a_name_of_its_own(tmp_path: Path, between: str, *, renamed: bool) -> None:
+    """ONNX Runtime's tool calls the copy of ``val_1`` ``val_10``, which may be the value between the products."""
     from onnx import TensorProto, helper, numpy_helper, save
 
     from hwmatrix.targets.onnx.weights import reduced
@@ -303,8 +304,8 @@ def test_a_bias_of_several_products_is_copied_under_a_name_of_its_own(tmp_path: 
     tensors = {"w": RANDOM.normal(size=(32, 32)), "v": RANDOM.normal(size=(32, 32)), "val_1": RANDOM.normal(size=32)}
     graph = helper.make_graph(
         [
-            helper.make_node("Gemm", ["x", "w", "val_1"], ["val_10"], name="first"),
-            helper.make_node("Tanh", ["val_10"], ["t"]),
+            helper.make_node("Gemm", ["x", "w", "val_1"], [between], name="first"),
+            helper.make_node("Tanh", [between], ["t"]),
             helper.make_node("Gemm", ["t", "v", "val_1"], ["y"], name="second"),
         ],
         "products",
@@ -316,6 +317,7 @@ def test_a_bias_of_several_products_is_copied_under_a_name_of_its_own(tmp_path: 
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
     made = reduced(path, tmp_path, Dtype.A8W8, [{"x": X}])
     assert 1e-3 < apart(ran(made.path), ran(path)) < 0.05
+    assert made.how.endswith("shared constants renamed") == renamed
 
 
 def test_onnx_runtime_names_a_width_that_16_does_not_divide(tmp_path: Path) -> None:

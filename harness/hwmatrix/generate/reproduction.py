@@ -259,8 +259,13 @@ def _export(cell: MeasuredCell) -> dict[str, Any]:
     return {"exporter": "torch" if cell.error_type in _WITHOUT_GRAPH else "transformers", "corrected": corrected}
 
 
+def _renamed(cell: MeasuredCell) -> bool:
+    """Whether shared constants were renamed for the quantizer, or may need it since the cell ended before it recorded its method."""
+    return cell.method is None or "shared constants renamed" in cell.method
+
+
 def _onnxruntime(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
-    return _export(cell)
+    return {**_export(cell), "renamed": cell.settings.dtype is Dtype.A8W8 and _renamed(cell)}
 
 
 def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
@@ -277,6 +282,7 @@ def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
         "floored": method is None or "exponents raised" in method,
         "pooled": method is None or "pooled globally" in method,
         "raised": quantized and (method is None or "masks raised" in method),
+        "renamed": quantized and _renamed(cell),
         "quantized": quantized,
         "activations": "QUInt16" if cell.settings.dtype is Dtype.A16W8 else "QUInt8",
     }
@@ -289,12 +295,12 @@ def _executorch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     return {"exporter": exporter, "attention": _eager(code), "constant": constant}
 
 
-def _browser(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
+def _browser(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     if cell.target.backend == Backend.WEBGPU:
         flags = _BROWSER_FLAGS.get(str(cell.target.options.get("adapter", "software")), "--enable-unsafe-webgpu")
-        return {**_export(cell), "provider": {"name": "webgpu"}, "flags": flags}
+        return {**_onnxruntime(cell, code), "provider": {"name": "webgpu"}, "flags": flags}
     provider = {"name": "webnn", "deviceType": str(cell.target.options.get("device", "cpu"))}
-    return {**_export(cell), "provider": provider, "flags": "--enable-features=WebMachineLearningNeuralNetwork"}
+    return {**_onnxruntime(cell, code), "provider": provider, "flags": "--enable-features=WebMachineLearningNeuralNetwork"}
 
 
 _RUNTIMES: Final = {

@@ -208,6 +208,16 @@ def test_quantized_cells_are_quantized_in_the_script(tmp_path: Path, dtype: str,
     assert f"activations = quantization.QuantType.{kind}" in script
     assert "fuse_norms(model)" in script, "if the cell did not record the rewrites, all possible ones are applied"
     assert "special = [0, 255]" in script
+    assert "    rename_shared(model)" in script
+
+
+@pytest.mark.parametrize("target", ["qnn", "onnxruntime", "webnn"])
+@pytest.mark.parametrize(
+    ("method", "renamed"), [("transformers ONNX export, shared constants renamed", True), ("torch ONNX export", False)]
+)
+def test_shared_constants_are_renamed_if_the_cell_did_so(tmp_path: Path, target: str, method: str, *, renamed: bool) -> None:
+    script = script_of(database_of(tmp_path / "m.duckdb", target, dtype="a8w8", method=method), target)
+    assert script.count("def rename_shared(model):") == script.count("    rename_shared(") == renamed
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from hwmatrix.basics.log_level import logged_from
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.records import Dtype
 from hwmatrix.targets.nudge import nudge
-from hwmatrix.targets.onnx.copies import name_for_copies
+from hwmatrix.targets.onnx.copies import RENAMED, rename_shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,8 +78,9 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
             model = onnx.load(made)
             how = f"quantize_dynamic: {_some(_count(model, 'MatMulInteger'))} MatMulInteger"
         else:
-            model = _calibrated(path, made, samples)
-            how = f"quantize_static in QDQ format from {len(samples)} inputs: {_some(_count(model, 'QuantizeLinear'))} QuantizeLinear"
+            model, renamed = _calibrated(path, made, samples)
+            count = _some(_count(model, "QuantizeLinear"))
+            how = f"quantize_static in QDQ format from {len(samples)} inputs: {count} QuantizeLinear{renamed}"
     _save(model, made)
     return ReducedGraph(path=made, how=how)
 
@@ -179,13 +180,14 @@ def _in_groups(model: Any) -> tuple[Any, int]:
     return quantizer.model.model, _count(quantizer.model.model, "MatMulNBits")
 
 
-def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> Any:
+def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> tuple[Any, str]:
+    """The graph, and what was renamed for it, for ``how``."""
     import onnx
     import onnx_ir
 
     tool = _module("onnxruntime.quantization")
     model = onnx_ir.from_proto(_loaded(path))
-    name_for_copies(model)
+    renamed = rename_shared(model)
 
     class Reader(tool.CalibrationDataReader):  # type: ignore[misc, name-defined]
         """The inputs, one after another."""
@@ -207,7 +209,7 @@ def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> Any:
     )
     calibrated = onnx.load(made)
     _like_zero_points(calibrated)
-    return calibrated
+    return calibrated, f", {RENAMED}" if renamed else ""
 
 
 def _like_zero_points(model: Any) -> None:

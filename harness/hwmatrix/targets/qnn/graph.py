@@ -15,7 +15,7 @@ from onnxscript.rewriter import pattern
 
 from hwmatrix.models.calibration import CALIBRATION_SAMPLES
 from hwmatrix.records import Dtype
-from hwmatrix.targets.onnx.copies import name_for_copies
+from hwmatrix.targets.onnx.copies import RENAMED, rename_shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -61,8 +61,8 @@ def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, samples: Itera
         steps.append("windows beyond the input pooled globally")
     if dtype is not Dtype.FLOAT16 and raise_masks(model):
         steps.append(f"masks raised to {_MASK_FLOOR:g}")
-    if dtype is not Dtype.FLOAT16:
-        name_for_copies(model)
+    if dtype is not Dtype.FLOAT16 and rename_shared(model):
+        steps.append(RENAMED)
     path = folder / f"{export.exporter}.onnx"
     beside = export.path.with_name(f"{export.path.name}.data").exists()
     onnx_ir.save(model, path, external_data=f"{path.name}.data" if beside else None)
