@@ -99,20 +99,29 @@ def test_gates_that_start_closed_are_opened() -> None:
     assert float((text - other).abs().max()) > 1e-3 * float(text.abs().max()), "the image does not reach the logits"
 
 
-@pytest.mark.parametrize("there", ["timm_is_missing", "torch"])
-def test_a_type_that_needs_more_packages_says_which_and_is_tried_where_they_are(there: str) -> None:
+@pytest.mark.parametrize(
+    ("packages", "told"),
+    [
+        (
+            ("torch", "timm_is_missing"),
+            r"it needs torch and timm_is_missing, which the images lack: .* add them to images/cpu/requirements\.txt",
+        ),
+        (("timm_is_missing",), r"it needs timm_is_missing, which the images lack: .* add it to images/cpu/requirements\.txt"),
+        (("torch",), None),
+    ],
+)
+def test_a_type_that_needs_more_packages_says_which_and_is_tried_where_they_are(packages: tuple[str, ...], told: str | None) -> None:
     import dataclasses
     import unittest.mock
 
     entry = override("edgetam")
     assert entry.packages == ("timm", "torchvision")
-    entry = dataclasses.replace(entry, packages=("torch", there))
+    entry = dataclasses.replace(entry, packages=packages)
     with unittest.mock.patch("hwmatrix.models.factory.make.override", return_value=entry):
-        if there == "torch":
+        if told is None:
             _, config = next(attempts(plan_of("edgetam")))
             assert config.vision_config.backbone_config.architecture == "repvit_m1"
             return
-        told = r"it needs torch and timm_is_missing, which the images lack: .* add them to images/cpu/requirements\.txt"
         with pytest.raises(FactoryError, match=told) as caught:
             next(attempts(plan_of("edgetam")))
         assert caught.value.error_type == "unbuildable"

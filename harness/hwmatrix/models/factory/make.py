@@ -35,9 +35,9 @@ def attempts(plan: ModelPlan) -> Iterator[tuple[str, Any]]:
     if known.impossible is not None:
         raise FactoryError(known.impossible, error_type="unbuildable")
     if any(importlib.util.find_spec(name) is None for name in known.packages):
-        needed = " and ".join(known.packages)
-        message = f"it needs {needed}, which the images lack: if your package index has them for this PyTorch, "
-        message += "add them to images/cpu/requirements.txt"
+        needed, them = " and ".join(known.packages), "them" if len(known.packages) > 1 else "it"
+        message = f"it needs {needed}, which the images lack: if your package index has {them} for this PyTorch, "
+        message += f"add {them} to images/cpu/requirements.txt"
         raise FactoryError(message, error_type="unbuildable")
     if plan.architecture not in transformers.CONFIG_MAPPING:
         message = f"transformers {transformers.__version__} has no architecture {plan.architecture!r}"
