@@ -79,6 +79,8 @@ _AXES: Final = frozenset({"--batch", "--sequence-length", "--threads"})
 _VARYING: Final = frozenset({"matrix", "plan"})
 _DEFAULT_VALUES: Final = {"--compare": "newest"}
 """Options that may be given without a value, and the value that they get then."""
+_TOLD_ON_IMPORT: Final = ("torchao", "torch.utils._pytree")
+"""Loggers that warn when torchao is imported, about GPUs and classes of its own. transformers imports it wherever it is installed."""
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 """click's UsageError. Some versions of typer include their own click."""
 
@@ -177,6 +179,9 @@ def _log_at(level: str) -> None:
 
         raise ConfigError([Problem(where="LOGLEVEL", what=f"{level!r} is not a log level", hint=near_miss(level.upper(), known))])
     logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    if known[level.upper()] >= logging.WARNING:
+        for name in _TOLD_ON_IMPORT:
+            logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def spread(argv: list[str]) -> list[str]:

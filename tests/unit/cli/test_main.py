@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 import factory_plans as make
@@ -408,3 +409,16 @@ def test_an_invalid_log_level_is_reported(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setenv("LOGLEVEL", "DEBUGG")
     assert hwmatrix("schema") == 2
     assert "did you mean 'DEBUG'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("level", "told"), [(None, False), ("WARNING", False), ("INFO", True)])
+def test_warnings_of_an_import_are_told_only_if_asked_for(monkeypatch: pytest.MonkeyPatch, level: str | None, *, told: bool) -> None:
+    """transformers imports torchao wherever that is installed, which warns about GPUs."""
+    for name in ("torchao", "torchao.kernel", "torch.utils._pytree"):
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.NOTSET)
+        logging.getLogger(name)._cache.clear()  # type: ignore[attr-defined]
+    monkeypatch.delenv("LOGLEVEL", raising=False)
+    if level:
+        monkeypatch.setenv("LOGLEVEL", level)
+    assert hwmatrix("schema") == 0
+    assert [logging.getLogger(name).isEnabledFor(logging.WARNING) for name in ("torchao.kernel", "torch.utils._pytree")] == [told, told]
