@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,12 @@ from hwmatrix.targets.torch.compiling import Compiled
 
 calls = []
 
+kinds = [type(f"Kind{{number}}", (), {{"size": number}})() for number in range(12)]
+
+def plus(x, kind):
+    torch._dynamo.graph_break()
+    return x + kind.size
+
 class Model(torch.nn.Module):
     def forward(self, x):
         {body}
@@ -36,9 +43,10 @@ def run():
     with torch.inference_mode():
         return made(x=torch.ones(2, 3)).tolist()
 
-made.compile(run)
-told = {{"result": run(), "first": dataclasses.asdict(made.compilation(None))}}
+told = {{}}
 try:
+    made.compile(run)
+    told = {{"result": run(), "first": dataclasses.asdict(made.compilation(None))}}
     for _ in range({runs}):
         run()
     told["again"] = dataclasses.asdict(made.compilation(run))
@@ -88,5 +96,14 @@ def test_a_model_that_changes_compiles_again_until_that_is_refused(compiled: Cal
     assert told["first"]["recompilations"] == 1
     error_type, message = told["failure"]
     assert error_type == "recompile_limit"
-    assert message.startswith("each run compiled the model again, until torch.compile gave up after 8: ")
+    assert message.startswith("each run compiled the model again, until torch.compile gave up after 8 graphs: ")
     assert "calls" in message, "what changes is named"
+
+
+def test_code_for_too_many_kinds_of_objects_is_refused_in_the_first_run(compiled: Callable[..., dict[str, Any]]) -> None:
+    """Such as the convolutions of EnCodec, whose weights' norms give each a class of its own."""
+    body = "for kind in kinds: x = plus(x, kind)\n        return x"
+    error_type, message = compiled(body)["failure"]
+    assert error_type == "recompile_limit"
+    assert re.match(r"the first run compiled the same code again, until torch\.compile gave up after \d+ graphs: ", message)
+    assert "kind" in message, "what differs is named"

@@ -46,13 +46,14 @@ class Compiled:
         """Run one forward pass. The first one compiles.
 
         Raises:
-            CellFailure: every run compiles again (``recompile_limit``).
+            CellFailure: every run compiles again, or a single run compiles the same code too often (``recompile_limit``).
         """
         try:
             return self._call(**inputs)
         except self._limit_hit as error:
             why = self._told.last_reason() or str(error)
-            message = f"each run compiled the model again, until torch.compile gave up after {_graphs() - self._graphs_before}: {why}"
+            what = "the first run compiled the same code" if self._first is None else "each run compiled the model"
+            message = f"{what} again, until torch.compile gave up after {_graphs() - self._graphs_before} graphs: {why}"
             raise CellFailure(message, error_type="recompile_limit") from error
 
     def compile(self, run: Callable[[], object]) -> None:
