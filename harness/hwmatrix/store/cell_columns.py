@@ -50,9 +50,9 @@ def add_missing_columns(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def unmeasured() -> str:
-    """A query with every measured column and no rows. UNION ALL BY NAME with it adds the columns that an older database lacks."""
+    """A query with every measured column, and other newer ones, without rows. UNION ALL BY NAME adds those that an older database lacks."""
     columns = ", ".join(f"CAST(NULL AS {column.sql_type}) AS {column.name}" for column in measured_columns())
-    return f"SELECT {columns}, CAST(NULL AS JSON) AS adaptation WHERE false"
+    return f"SELECT {columns}, CAST(NULL AS JSON) AS adaptation, CAST(NULL AS VARCHAR) AS cpu_dtype WHERE false"
 
 
 def cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, command: str) -> dict[str, Any]:

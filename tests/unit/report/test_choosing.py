@@ -141,6 +141,30 @@ def test_each_target_lists_the_families_that_it_does_not_run(tmp_path: Path) -> 
     )
 
 
+def test_a_precision_that_cpu_lacks_is_compared_with_float32_in_memory_too(tmp_path: Path) -> None:
+    """Memory is that of inference where both cells have it: making the graph takes more."""
+    found = analysis(
+        tmp_path / "a.duckdb",
+        {"model": "bert", "target": "cpu", "p50": 10.0, "measured": {"peak_mb": 500.0, "run_peak_mb": 400.0}},
+        {
+            "model": "bert",
+            "target": "openvino",
+            "p50": 5.0,
+            "planned": {"dtype": "int4"},
+            "measured": {"peak_mb": 900.0, "run_peak_mb": 200.0},
+        },
+        {"model": "gpt2", "target": "cpu", "p50": 10.0, "measured": {"peak_mb": 500.0}},
+        {
+            "model": "gpt2",
+            "target": "openvino",
+            "p50": 5.0,
+            "planned": {"dtype": "int4"},
+            "measured": {"peak_mb": 450.0, "run_peak_mb": 440.0},
+        },
+    )
+    assert told(choosing.strengths(found))["openvino (container)"].endswith("(2.0× the speed), and took less memory for 2 of 2.")
+
+
 def test_a_family_that_runs_nowhere_is_reported(tmp_path: Path) -> None:
     found = analysis(tmp_path / "a.duckdb", {"model": "bert", "target": "cpu", "measured": unmeasured("error")})
     assert told(choosing.families(found)) == {"embedding": "no model passes on any hardware that was tried."}

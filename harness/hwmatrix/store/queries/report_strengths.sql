@@ -1,14 +1,21 @@
 -- The strengths of each target, in each precision: how many models pass, which families pass entirely and which do not, and how often it
--- was faster or slower and took less or more memory than cpu, in full size with the same settings on the same machine. Speed is given only
--- for hardware.
-WITH cells AS (
+-- was faster or slower and took less or more memory than cpu, in full size with the same settings on the same machine (cpu_dtype of
+-- views.sql is cpu's precision). Memory is that of inference, or the whole peak if one of the two cells lacks it. Speed is given only for
+-- hardware.
+WITH beside AS (
     SELECT
         c.*,
-        CASE WHEN size = 'full' AND status = 'pass' AND execution = 'hardware' AND backend <> 'cpu' THEN speed_up END AS gain,
-        peak_mb - arg_min(peak_mb, position)
+        arg_min(struct_pack(peak := peak_mb, run := run_peak_mb), position)
             FILTER (WHERE backend = 'cpu' AND execution = 'hardware' AND status = 'pass' AND peak_mb IS NOT NULL)
-            OVER (PARTITION BY host, isolation, model, size, dtype, batch, sequence_length, threads, new_tokens) AS more_mb
+            OVER (PARTITION BY host, isolation, model, size, cpu_dtype, batch, sequence_length, threads, new_tokens) AS cpu
     FROM report_cells c
+),
+cells AS (
+    SELECT
+        * EXCLUDE (cpu),
+        CASE WHEN size = 'full' AND status = 'pass' AND execution = 'hardware' AND backend <> 'cpu' THEN speed_up END AS gain,
+        coalesce(run_peak_mb - cpu.run, peak_mb - cpu.peak) AS more_mb
+    FROM beside
 ),
 families AS (
     SELECT
