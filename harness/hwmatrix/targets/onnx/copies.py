@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 RENAMED: Final = "shared constants renamed"
 """How a cell's ``method`` tells that :func:`rename_shared` changed names."""
-_END: Final = "_"
+_END: Final = "_shared"
 
 
 def rename_shared(model: onnx_ir.Model) -> int:
