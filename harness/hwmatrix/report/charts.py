@@ -133,7 +133,8 @@ def _matrix(built: grid.Grid) -> Chart | None:
         for heading, cell in zip(headings, row.cells, strict=True)
         if cell is not None and heading is not None
     ]
-    chart = _chart("matrix", rows, f"{len(lines)} models on {len(shown)} targets{which}, each cell with its level or status")
+    shows = f"{plural(len(lines), 'model')} on {plural(len(shown), 'target')}{which}, each cell with its level or status"
+    chart = _chart("matrix", rows, shows)
     return dataclasses.replace(chart, spec=_in_parts(chart.spec)) if len(shown) > wide else chart
 
 
