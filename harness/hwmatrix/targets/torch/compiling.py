@@ -18,14 +18,23 @@ if TYPE_CHECKING:
 
 _MOST_REASONS: Final = 20
 _REASON_LIMIT: Final = 500
-_LAST_REASON: Final = re.compile(r"last reason: (?:\d+/\d+: )?(.*)")
+_LIMIT_HIT: Final = re.compile(
+    r"torch\._dynamo hit config\.(?:accumulated_)?recompile_limit \((?P<limit>\d+)\)"
+    r"(?:\s+function: '(?P<name>[^']*)' \((?P<path>[^\n]*):(?P<line>\d+)\))?"
+    r"(?:\s+last reason: (?:\d+/\d+: )?(?P<why>[^\n]*))?"
+)
+"""The warning of torch._dynamo (2.13) about code that it will not compile again."""
+_ADDRESS: Final = re.compile(r", \d{9,}(?=\))")
+"""The address of a class or an object, as in ``___check_type_id(kind, 93934106003008)``: another one in every process."""
 
 
 class Compiled:
     """Calls a model that TorchInductor compiles, with PyTorch's defaults: for the shapes of the first call.
 
-    A call that compiles again, because something changed that the compiled code depends on, counts as a recompilation; after
-    ``torch._dynamo.config.recompile_limit`` of them (8), calls raise ``FailOnRecompileLimitHit`` instead of silently running uncompiled.
+    A call that compiles again, because something changed that the compiled code depends on, counts as a recompilation. After
+    ``torch._dynamo.config.recompile_limit`` of them (8), PyTorch would run the model uncompiled: such calls are refused. A function that
+    the first call alone compiles that often, for one module after the other, runs uncompiled from then on, as PyTorch does by default.
+    It counts as a graph break.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -33,10 +42,8 @@ class Compiled:
         import torch._dynamo  # seconds of imports, which targets that compile nothing do not need
 
         torch._dynamo.reset()  # noqa: SLF001 - documented: https://docs.pytorch.org/docs/stable/torch.compiler_faq.html
-        torch._dynamo.config.fail_on_recompile_limit_hit = True  # noqa: SLF001 - documented there, too
-        self._limit_hit = torch._dynamo.exc.FailOnRecompileLimitHit  # noqa: SLF001 - as above
-        self._told = _Told()
-        logging.getLogger("torch._dynamo").addHandler(self._told)
+        self._given_up = _GivenUp()
+        logging.getLogger("torch._dynamo").addHandler(self._given_up)
         self._model = model
         self._call: Callable[..., Any] = torch.compile(model)
         self._first: Compilation | None = None
@@ -46,15 +53,15 @@ class Compiled:
         """Run one forward pass. The first one compiles.
 
         Raises:
-            CellFailure: every run compiles again, or a single run compiles the same code too often (``recompile_limit``).
+            CellFailure: every run compiles again (``recompile_limit``).
         """
-        try:
-            return self._call(**inputs)
-        except self._limit_hit as error:
-            why = self._told.last_reason() or str(error)
-            what = "the first run compiled the same code" if self._first is None else "each run compiled the model"
-            message = f"{what} again, until torch.compile gave up after {_graphs() - self._graphs_before} graphs: {why}"
-            raise CellFailure(message, error_type="recompile_limit") from error
+        before = len(self._given_up.functions)
+        outputs = self._call(**inputs)
+        if self._first is not None and len(self._given_up.functions) > before:
+            graphs, why = _graphs() - self._graphs_before, list(self._given_up.functions.values())[-1]
+            message = f"each run compiled the model again, until torch.compile gave up after {graphs} graphs: {why}"
+            raise CellFailure(message, error_type="recompile_limit")
+        return outputs
 
     def compile(self, run: Callable[[], object]) -> None:
         """Compile, by the first call of ``run``, which must call this model."""
@@ -65,7 +72,7 @@ class Compiled:
         begin = time.perf_counter()
         run()
         compile_ms = (time.perf_counter() - begin) * 1000
-        reasons = [_described(reason) for reason in breaks]
+        reasons = [*map(_described, breaks), *self._given_up.functions.values()]
         self._first = Compilation(
             graphs=_graphs() - self._graphs_before,
             graph_breaks=len(reasons),
@@ -91,21 +98,19 @@ class Compiled:
         return first.with_later(recompilations=recompilations, cached_compile_ms=cached_ms)
 
 
-class _Told(logging.Handler):
-    """Keeps the last warning of a logger."""
+class _GivenUp(logging.Handler):
+    """The functions that torch._dynamo will not compile again, by their places, with why their code did not fit the last time."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._last: str | None = None
+        self.functions: dict[str, str] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a warning."""
-        self._last = record.getMessage()
-
-    def last_reason(self) -> str | None:
-        """Return why the compiled code could not be used, in the words of torch._dynamo (2.13)."""
-        found = _LAST_REASON.search(self._last or "")
-        return cut(" ".join(found[1].split()), _REASON_LIMIT) if found else None
+        """Keep a warning about the limit. Each run repeats it."""
+        if found := _LIMIT_HIT.search(record.getMessage()):
+            place = f"{_short(found['path'])}:{found['line']} in {found['name']}" if found["path"] else "unknown place"
+            why = _ADDRESS.sub("", " ".join((found["why"] or "no reason given").split()))
+            self.functions.setdefault(place, cut(f"{place}: not compiled again after {found['limit']} times: {why}", _REASON_LIMIT))
 
 
 def _graphs() -> int:
