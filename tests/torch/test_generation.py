@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
-from generation_faults import FAULTS, NEW, RULE, Fault, changed_layers, ended, late_nan, random_model, stale_slot
+from generation_faults import FAULTS, NEW, RULE, Fault, bundle_for, changed_layers, ended, late_nan, random_model, stale_slot, type_model
 
 from hwmatrix.errors import FactoryError
 from hwmatrix.models import generation
@@ -128,6 +128,48 @@ def test_an_image_stays_whole_in_every_prompt() -> None:
     for prompt in generation.prompts(model, make_inputs(model, plan), steps=NEW, seed=0):
         assert int((prompt.inputs["input_ids"] == model.config.image_token_index).sum()) == 4
         assert prompt.inputs["pixel_values"].shape == (1, 3, 28, 28)
+
+
+def test_an_image_in_as_many_parts_as_tokens_stays_whole_and_places_follow_their_tokens() -> None:
+    plan = random_model("gpt2")
+    model: Any = build_model(plan)
+    places = torch.arange(64).reshape(1, 16, 4)
+    of_the_image = {"pixel_attention_mask": torch.ones(1, 16, dtype=torch.int64), "pixel_values": torch.ones(1, 16, 48)}
+    inputs = {**make_inputs(model, plan), "bbox": places, **of_the_image}
+    _, shorter, longer, padded, uncached = generation.prompts(model, inputs, steps=NEW, seed=0)
+    for prompt in (shorter, longer, padded, uncached):
+        assert all(prompt.inputs[name].equal(tensor) for name, tensor in of_the_image.items())
+        assert prompt.inputs["bbox"].shape[:2] == prompt.inputs["input_ids"].shape
+    assert shorter.inputs["bbox"].equal(places[:, :8])
+    assert padded.inputs["bbox"].equal(torch.cat([torch.zeros(1, 3, 4, dtype=torch.int64), places[:, :8]], dim=1))
+    assert longer.inputs["bbox"].equal(torch.cat([places, places[:, -1:].expand(1, 5, 4)], dim=1))
+
+
+def test_what_stands_for_an_image_may_be_named_by_a_part_of_the_model() -> None:
+    plan = random_model("gpt2")
+    model: Any = build_model(plan)
+    inputs = make_inputs(model, plan)
+    inputs["input_ids"][:, :13] = 77
+    of_parts = {"vision_config": {"image_token_id": 77, "id2label": {0: "cat"}}}
+    with mock.patch.object(type(model.config), "to_dict", return_value=of_parts):
+        _, shorter, *_ = generation.prompts(model, inputs, steps=NEW, seed=0)
+    assert shorter.inputs["input_ids"].shape == (1, 14), "all that stands for the image, and one token of the text"
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [
+        ("janus", [NEW, NEW, NEW, NEW, 1]),  # its own generate drops the processor that forces tokens
+        ("lfm2_vl", [NEW, NEW, NEW, NEW, 1]),  # its image has as many parts as its text has tokens
+        ("phi4_multimodal", [NEW, NEW, NEW, NEW, 1]),  # a part of it names the token that stands for an image
+        ("qwen4_exp", [NEW, NEW, NEW, NEW, 1]),  # its cache has three convolutions in a layer
+        ("udop", [NEW, NEW, NEW, NEW]),  # each token has a place on a page
+        ("xlstm", [NEW, NEW, NEW, NEW, 1]),  # its cache rounds widths
+    ],
+)
+def test_a_type_that_needs_care_generates(kind: str, steps: list[int], shared_cache: Path) -> None:
+    forced = bundle_for(type_model(kind), shared_cache / "bundles").generation().forced
+    assert [len(prompt.steps) for prompt in forced] == steps, "one pass for each token"
 
 
 def test_an_example_ends_where_its_first_answer_is_due() -> None:

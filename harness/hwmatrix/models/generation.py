@@ -41,6 +41,12 @@ _LONGER: Final = 5
 _PADDING: Final = 3
 _TOKENS: Final = ("_token_id", "_token_index")
 _OF_TEXT: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
+_DROP_PROCESSOR: Final = frozenset({"JanusForConditionalGeneration"})
+"""Classes whose own ``generate`` leaves a text to that of all models, but does not pass on the processor (transformers 5.23)."""
+_BOXES: Final = "bbox"
+"""The argument that has four numbers for each token: where it is on the page."""
+_OF_IMAGES: Final = "pixel_"
+"""How the names of arguments begin that have something for each part of an image, of which there may be as many as tokens."""
 _CAST: Final = (Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16)
 """The precisions that generation has noise floors for."""
 
@@ -88,8 +94,9 @@ def generate(model: Any, inputs: _Tensors, tokens: _Tensor, on_step: Callable[[i
             token = tokens[:, number, None].to(scores.device)
             return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)
 
+    method = transformers.GenerationMixin.generate if type(model).__name__ in _DROP_PROCESSOR else type(model).generate
     with _set_to_generate(model, tokens.shape[1]), torch.inference_mode():
-        made = model.generate(**inputs, logits_processor=transformers.LogitsProcessorList([Continue()]))
+        made = method(model, **inputs, logits_processor=transformers.LogitsProcessorList([Continue()]))
     if done != tokens.shape[1]:
         message = f"{type(model).__name__} generated {done} tokens instead of {tokens.shape[1]}"
         raise FactoryError(message, error_type="no_generation")
@@ -255,17 +262,23 @@ def _extended(inputs: _Tensors, more: int) -> _Tensors:
     """The inputs with what there is for each token, such as its type, as for the last token for ``more`` tokens."""
     import torch
 
-    shape = inputs["input_ids"].shape
-    return {
-        name: torch.cat([tensor, tensor[:, -1:].expand(-1, more)], dim=1) if tensor.shape == shape else tensor
-        for name, tensor in inputs.items()
-    }
+    ids = inputs["input_ids"]
+
+    def longer(tensor: _Tensor) -> _Tensor:
+        return torch.cat([tensor, tensor[:, -1:].expand(-1, more, *tensor.shape[2:])], dim=1)
+
+    return {name: longer(tensor) if _is_of_tokens(name, tensor, ids) else tensor for name, tensor in inputs.items()}
 
 
 def _cut(whole: _Tensors, length: int) -> _Tensors:
     """The first tokens of a text, and what else there is for each of them."""
-    longest = whole["input_ids"].shape
-    return {name: tensor[:, :length] if tensor.shape == longest else tensor for name, tensor in whole.items()}
+    ids = whole["input_ids"]
+    return {name: tensor[:, :length] if _is_of_tokens(name, tensor, ids) else tensor for name, tensor in whole.items()}
+
+
+def _is_of_tokens(name: str, tensor: _Tensor, ids: _Tensor) -> bool:
+    """Whether an argument has something for each token of the text, such as its type or its place."""
+    return tensor.shape[:2] == ids.shape and (tensor.dim() == ids.dim() or name == _BOXES) and not name.startswith(_OF_IMAGES)
 
 
 def _padded(text: _Tensors, count: int, model: Any) -> _Tensors:
@@ -280,19 +293,30 @@ def _padded(text: _Tensors, count: int, model: Any) -> _Tensors:
     def beside(tensor: _Tensor, added: _Tensor) -> _Tensor:
         return torch.cat([tensor, added] if behind else [added, tensor], dim=1)
 
+    def nothing(tensor: _Tensor) -> _Tensor:
+        return tensor.new_zeros((*padding.shape, *tensor.shape[2:]))
+
     return {
-        **{name: beside(tensor, torch.zeros_like(padding)) if tensor.shape == ids.shape else tensor for name, tensor in text.items()},
+        **{name: beside(tensor, nothing(tensor)) if _is_of_tokens(name, tensor, ids) else tensor for name, tensor in text.items()},
         "input_ids": beside(ids, padding),
     }
 
 
 def _least(model: Any, ids: _Tensor) -> int:
     """How many tokens at the start stand for an image, a sound or a video; every prompt is longer."""
-    config = model.config
-    tokens = {name: value for name, value in config.to_dict().items() if name.endswith(_TOKENS) and isinstance(value, int)}
-    standing_for = set(tokens.values()) - {token for name, token in tokens.items() if name in _OF_TEXT}
+    tokens = list(_named_tokens(model.config.to_dict()))
+    standing_for = {token for _, token in tokens} - {token for name, token in tokens if name in _OF_TEXT}
     standing = [at for at, token in enumerate(ids[0].tolist()) if token in standing_for]
     return standing[-1] + 1 if standing else 1
+
+
+def _named_tokens(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The tokens that a configuration and those of its parts name."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _named_tokens(value)
+        elif isinstance(value, int) and str(name).endswith(_TOKENS):  # id2label has numbers as names
+            yield name, value
 
 
 def _most(model: Any, steps: int) -> int:
