@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests" / "recorded" / "default.duckdb"
 ARCHITECTURES = ROOT / "reports" / "published" / "matrix.duckdb"
 SPEC = load(ROOT / "matrix.yaml").spec
-MODELS = {name: model for name, model in SPEC.models.items() if model.family is not Family.DIFFUSION}  # those are in no script
+MODELS = {name: model for name, model in SPEC.models.items() if model.family is not Family.DIFFUSION}
 TINY = sorted(name for name, model in MODELS.items() if model.tiny.unbuildable is None)
 FULL = sorted(name for name, model in MODELS.items() if model.full.unbuildable is None)
 
@@ -80,10 +80,15 @@ def differing(
         difference = torch.where(one == other, 0, one - other)  # infinite values are equal too
         return bool(difference.norm() <= rtol * other[other.isfinite()].norm())
 
+    def weights(folder: Path) -> dict[str, torch.Tensor]:
+        (file,) = [*folder.glob("*.safetensors"), *folder.glob("*.pt")]
+        return load_file(file) if file.suffix == ".safetensors" else torch.load(file, weights_only=True)  # type: ignore[no-any-return]
+
+    own.mkdir(exist_ok=True)
     script.save_model(own)
-    weights, given = load_file(own / "model.safetensors"), script.make_inputs()
+    given = script.make_inputs()
     compared = {
-        "weights": (weights, load_file(model_dir / "model.safetensors"), exactly),
+        "weights": (weights(own), weights(model_dir), exactly),
         "inputs": (given, inputs, exactly),
         "outputs": (script.forward(script.load_model(own), given), expected, closely),
     }
@@ -153,6 +158,36 @@ def test_a_model_of_a_type_is_that_of_its_bundle(tmp_path: Path, cache: Path, na
     script = imported(made.script, tmp_path / "script.py")
     assert differing(script, tmp_path / "own", bundle.model_dir, bundle.load_inputs(), bundle.load_expected(), rtol=1e-4) == []
     assert max(map(len, made.script.splitlines())) <= 140
+
+
+@pytest.mark.parametrize("name", ["stable-diffusion-unet", "stable-diffusion-vae"])
+def test_a_model_of_diffusers_is_that_of_its_bundle(tmp_path: Path, cache: Path, name: str) -> None:
+    pytest.importorskip("diffusers")
+    made = reproduce(name, "cpu", database=ARCHITECTURES, size=Size.TINY, force=True)
+    bundle = find_or_build(made.cell.model, cache)
+    script = imported(made.script, tmp_path / "script.py")
+    assert differing(script, tmp_path / "own", bundle.model_dir, bundle.load_inputs(), bundle.load_expected()) == []
+    assert re.search(r"Requirements: pip install torch==.*\bdiffusers==", made.script, re.DOTALL)
+
+
+@pytest.mark.parametrize(("target", "dtype"), [("onnxruntime", Dtype.FLOAT32), ("openvino", Dtype.INT8), ("executorch", Dtype.FLOAT32)])
+def test_a_script_runs_a_denoiser_whose_input_and_output_have_one_name(tmp_path: Path, target: str, dtype: Dtype) -> None:
+    for package in ("diffusers", target, *(["nncf"] if dtype is Dtype.INT8 else [])):
+        pytest.importorskip(package)
+    path = tmp_path / "script.py"
+    made = reproduce("stable-diffusion-unet", target, database=ARCHITECTURES, size=Size.TINY, dtype=dtype, force=True)
+    path.write_text(made.script, encoding="utf-8")
+    told = ran(path, cwd=tmp_path)
+    assert told.returncode == 0, told.stderr[-2000:]
+    assert "sample here: " in told.stdout
+    assert told.stdout.rstrip().endswith("NOT REPRODUCED: it runs, and the numbers agree")
+
+
+def test_a_pipeline_has_no_script(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--reproduce", "stable-diffusion", "qnn", "--dtype", "float16", "--database", str(ARCHITECTURES)]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "stable-diffusion is a pipeline" in told
+    assert "write scripts of its parts" in told
 
 
 @pytest.mark.filterwarnings("default")  # as an error, a warning of a model makes the factory try other dimensions

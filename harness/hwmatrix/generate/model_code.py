@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import CellFailure, ConfigError, Problem
-from hwmatrix.generate.type_code import Built, Draw, make_type
-from hwmatrix.models.build import RECIPE, recipe_config
+from hwmatrix.generate.type_code import Built, Draw, drawn_apart, make_type, recorded_draws
+from hwmatrix.models.build import RECIPE, build_diffusion, recipe_config
 from hwmatrix.models.bundle import Bundle, find_or_build
 from hwmatrix.models.checkpoint import inspect
+from hwmatrix.models.diffusion.build import PIPELINE
+from hwmatrix.models.diffusion.inputs import diffusion_inputs
+from hwmatrix.models.diffusion.recipes import recipe_of
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.folder import CALIBRATION, INPUTS
 from hwmatrix.models.inputs import make_inputs
@@ -48,12 +51,22 @@ class InputCode:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Diffuser:
+    """How a script builds a model of diffusers: ``config`` are the arguments of its class, the others as in :class:`Built`."""
+
+    config: dict[str, Any]
+    tables: bool
+    switches: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelCode:
     """What a script needs besides the plan.
 
     ``call`` are the other arguments of a forward pass; ``vocabulary`` is the number of tokens and ``special`` the special ones, as
-    calibration uses them. ``built`` says how to build a model that is made from its type. ``data`` are the files that the script reads from
-    a folder beside it, by their names there, since no code can repeat a training; ``digest`` is that of their bundle.
+    calibration uses them. ``built`` says how to build a model that is made from its type, ``diffuser`` one of diffusers. ``data`` are the
+    files that the script reads from a folder beside it, by their names there, since no code can repeat a training; ``digest`` is that of
+    their bundle.
     """
 
     inputs: tuple[InputCode, ...]
@@ -61,6 +74,7 @@ class ModelCode:
     vocabulary: int
     special: list[int]
     built: Built | None = None
+    diffuser: Diffuser | None = None
     data: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     digest: str | None = None
 
@@ -76,8 +90,8 @@ def model_code(plan: ModelPlan, cache: Path) -> ModelCode:
     A model that hwmatrix trains is taken from its bundle in ``cache``, a folder of bundles, and trained here if the cache lacks it.
 
     Raises:
-        ConfigError: torch or transformers is not installed here, the checkpoint is missing, or the model is one of diffusers, or made
-            from its type and not expressible as code.
+        ConfigError: torch or transformers is not installed here, the checkpoint is missing, or the model is a pipeline, or made from its
+            type and not expressible as code.
         FactoryError: the model or its inputs cannot be built at all.
         BundleError: the cache cannot be written.
     """
@@ -87,12 +101,26 @@ def model_code(plan: ModelPlan, cache: Path) -> ModelCode:
         hint = "install them (the script itself needs them too), with the versions of images/constraints.txt"
         raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
     if plan.family is Family.DIFFUSION:
-        what = f"{plan.name} is a model of diffusers, and scripts are written only for models of transformers"
-        hint = f"run it again: hwmatrix test --model {plan.selector or plan.name}"
-        raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
+        return _code_of_diffuser(plan)
     if plan.trained:
         return _code_of_trained(find_or_build(plan, cache))
     return _code_of_type(plan) if plan.weights == FACTORY else _code_of_weights(plan)
+
+
+def _code_of_diffuser(plan: ModelPlan) -> ModelCode:
+    import torch
+
+    if plan.model_class == PIPELINE:
+        what = f"{plan.name} is a pipeline, which hwmatrix makes one module of, with every step in it: no short script has that"
+        hint = f"run it again (hwmatrix test --model {plan.selector or plan.name}), or write scripts of its parts, such as its denoiser"
+        raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
+    recipe = recipe_of(plan.model_class)
+    config = recipe.config if plan.weights == FACTORY else plan.config
+    with torch.device("meta"):
+        model = build_diffusion(plan, config, perturb=False)
+    inputs, drawn = recorded_draws(lambda: diffusion_inputs(model, plan))
+    diffuser = Diffuser(config=config, **drawn_apart(model))
+    return ModelCode(inputs=drawn_inputs(inputs, drawn), call=dict(recipe.call), vocabulary=0, special=[], diffuser=diffuser)
 
 
 def _code_of_type(plan: ModelPlan) -> ModelCode:

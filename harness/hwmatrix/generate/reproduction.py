@@ -106,14 +106,14 @@ def reproduce(
         raise ConfigError([Problem(where="--dtype", what=what, hint="rerun the cell (the report has its command), or add --force")])
     code = model_code(cell.model, cache or needed_cache_folder(os.environ) / "bundles")
     reducing = _REDUCING.get((kind, cell.settings.dtype))
-    packages = (*_PACKAGES[kind], *([reducing] if reducing else []))
+    packages = (*_PACKAGES[kind], *(["diffusers"] if code.diffuser else []), *([reducing] if reducing else []))
     script = render(
         f"reproduce/{kind}.py.j2",
         title=_title(cell),
         cell=cell,
         facts=_facts(cell),
         model=cell.model,
-        recipe=cell.model.weights == RECIPE and not cell.model.trained,
+        recipe=cell.model.weights == RECIPE and not cell.model.trained and code.diffuser is None,
         code=code,
         eager=_eager(code),
         tolerance=cell.allowed_error,
@@ -193,6 +193,8 @@ def _notes(cell: MeasuredCell, kind: str, code: ModelCode) -> list[str]:
         notes.append(
             "The smallest model of its type that hwmatrix could make: its configuration and inputs are synthetic, its weights random."
         )
+    if code.diffuser is not None and cell.model.weights != RECIPE:
+        notes.append("A tiny model of its class: its configuration and inputs are synthetic, its weights random.")
     if kind == "browser":
         notes.append(
             "The runtime comes from npm: npm install onnxruntime-web. The script serves a page and waits until a browser has run it."
@@ -204,7 +206,7 @@ def _notes(cell: MeasuredCell, kind: str, code: ModelCode) -> list[str]:
         )
     if cell.status is Status.CRASH:
         notes.append("The process of the cell died: expect a signal to kill this script.")
-    if cell.model.weights != RECIPE and code.built is None and not cell.model.hub_id:
+    if cell.model.weights != RECIPE and code.built is None and code.diffuser is None and not cell.model.hub_id:
         notes.append("The weights are a local checkpoint: attach it, or use one that others have.")
     return notes
 

@@ -21,7 +21,7 @@ from hwmatrix.models.onnx_extents import extents
 from hwmatrix.models.reference import from_factory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import torch
 
@@ -84,8 +84,7 @@ def make_type(plan: ModelPlan) -> Made:
         config_class=_class_of(config, plan),
         config=_arguments(config, plan),
         gain=known.gain,
-        tables=any(buffer.is_floating_point() and buffer.dim() > 1 for buffer in _saved_buffers(model)),
-        switches=any(parameter.numel() == 1 for parameter in model.parameters()),
+        **drawn_apart(model),
         attention=dict(known.attention) if isinstance(known.attention, dict) else known.attention or "eager",
         extents=extents(inputs),
         prepared=_is_prepared(model, inputs),
@@ -93,9 +92,14 @@ def make_type(plan: ModelPlan) -> Made:
     return Made(model=model, inputs=inputs, drawn=_draws(model, plan, inputs), built=built)
 
 
-def _saved_buffers(model: torch.nn.Module) -> list[torch.Tensor]:
+def drawn_apart(model: torch.nn.Module) -> dict[str, bool]:
+    """Whether a model has ``tables`` (saved but untrained buffers) and ``switches`` (scalar parameters), whose values are made apart."""
     saved = model.state_dict().keys()
-    return [buffer for name, buffer in model.named_buffers() if name in saved]
+    buffers = [buffer for name, buffer in model.named_buffers() if name in saved]
+    return {
+        "tables": any(buffer.is_floating_point() and buffer.dim() > 1 for buffer in buffers),
+        "switches": any(parameter.numel() == 1 for parameter in model.parameters()),
+    }
 
 
 def _is_prepared(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> bool:
@@ -194,6 +198,15 @@ def _no_code_error(plan: ModelPlan, what: str) -> ConfigError:
 def _draws(model: torch.nn.Module, plan: ModelPlan, inputs: Mapping[str, torch.Tensor]) -> tuple[Draw, ...]:
     """The random tensors drawn from the generator while the inputs are created, in order."""
     import torch
+
+    again, drawn = recorded_draws(lambda: synthesise(model, plan, override(plan.architecture)))
+    if not all(torch.equal(again[name], tensor) for name, tensor in inputs.items()):
+        raise _no_code_error(plan, "its inputs differ each time")
+    return drawn
+
+
+def recorded_draws(create: Callable[[], dict[str, torch.Tensor]]) -> tuple[dict[str, torch.Tensor], tuple[Draw, ...]]:
+    """Create inputs. Returns them, and the random tensors that were drawn from a generator for them, in order."""
     from torch.overrides import TorchFunctionMode
 
     drawn: list[Draw] = []
@@ -207,10 +220,7 @@ def _draws(model: torch.nn.Module, plan: ModelPlan, inputs: Mapping[str, torch.T
             return result
 
     with Recording():
-        again = synthesise(model, plan, override(plan.architecture))
-    if not all(torch.equal(again[name], tensor) for name, tensor in inputs.items()):
-        raise _no_code_error(plan, "its inputs differ each time")
-    return tuple(drawn)
+        return create(), tuple(drawn)
 
 
 def _code(argument: Any) -> str:

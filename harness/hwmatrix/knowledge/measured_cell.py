@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
-from hwmatrix.records import Dtype, Limits, ModelPlan, Settings, Size, Status, TargetPlan, Tolerance, plan_from_json
+from hwmatrix.records import Dtype, Family, Limits, ModelPlan, Settings, Size, Status, TargetPlan, Tolerance, plan_from_json
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.store.reading import reading, records
 
@@ -152,10 +152,12 @@ def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) ->
     plan = plan_from_json(row["plan"], where=f"{database}, run {row['run_id']}")
     settings = Settings(dtype=Dtype(row["dtype"]), batch=row["batch"], sequence_length=row["sequence_length"], threads=row["threads"])
     cell = next(cell for cell in plan.cells if cell.key == row["cell_key"])
+    model = plan.model_of(cell)
     packages = json.loads(row["reference_packages"] or "{}")
+    libraries = ("torch", "transformers", *(["diffusers"] if model.family is Family.DIFFUSION else []))
     others = [f"{other['dtype']} in {other['size']}: {other['status']}" for other in failing if other["cell_key"] != row["cell_key"]]
     return MeasuredCell(
-        model=plan.model_of(cell),
+        model=model,
         target=plan.target(row["target"]),
         settings=settings,
         precision=f"{settings.dtype} ({row['precision']})"
@@ -176,7 +178,7 @@ def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) ->
         isolation=row["isolation"],
         image=row["image_digest"],
         versions=json.loads(row["versions"] or "{}"),
-        reference_versions={name: packages[name] for name in ("torch", "transformers") if name in packages},
+        reference_versions={name: packages[name] for name in libraries if name in packages},
         run_id=row["run_id"],
         started_at=row["started_at"].isoformat(sep=" ", timespec="seconds"),
         hwmatrix_version=row["hwmatrix_version"],

@@ -94,7 +94,7 @@ def generate(model: Any, inputs: _Tensors, tokens: _Tensor, on_step: Callable[[i
             token = tokens[:, number, None].to(scores.device)
             return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)
 
-    method = transformers.GenerationMixin.generate if type(model).__name__ in _DROP_PROCESSOR else type(model).generate
+    method: Any = transformers.GenerationMixin.generate if type(model).__name__ in _DROP_PROCESSOR else type(model).generate
     with _set_to_generate(model, tokens.shape[1]), torch.inference_mode():
         made = method(model, **inputs, logits_processor=transformers.LogitsProcessorList([Continue()]))
     if done != tokens.shape[1]:

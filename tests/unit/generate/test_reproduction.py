@@ -129,6 +129,21 @@ def test_there_is_a_script_for_every_status_on_every_runtime(every_end: Path, ta
         assert FAILURES[status]["message"].split(":")[0] in script
 
 
+@pytest.mark.parametrize(("bundle", "known"), [("cd" * 32, True), ("ef" * 32, False)], ids=["the same bundle", "another bundle"])
+def test_what_built_the_bundle_may_be_on_record_in_another_run_only(tmp_path: Path, *, bundle: str, known: bool) -> None:
+    """The run of a target without PyTorch knows the bundle alone, whose digest covers the packages that made it."""
+    path, model = tmp_path / "m.duckdb", make.model_plan("bert")
+    runs = {"later": ("qnn", {"onnxruntime-qnn": "2.7.0"}, "cd" * 32), "earlier": ("cpu", {"torch": "2.13.0+cpu"}, bundle)}
+    with Database(path) as database:
+        for run, (target, packages, made) in runs.items():
+            database.run(run, plan=to_json(plan_of(model)))
+            database.shard(f"s-{target}", target, run, packages=json.dumps(packages), versions="{}")
+            planned = database.plan("bert", target, run, cell_key=f"bert/tiny/{target}")
+            database.cell(planned, f"s-{target}", **unmeasured("mismatch"), bundle=made)
+    head = script_of(path, "qnn").partition("from __future__")[0]
+    assert ("pip install torch==2.13.0 " in head) is known, head
+
+
 def test_the_measurements_are_in_the_header(tmp_path: Path) -> None:
     path = database_of(tmp_path / "m.duckdb", "cpu", relative_error=0.25, method="torch eager mode, sdpa attention", bundle="cd" * 32)
     head = script_of(path, "cpu").partition("from __future__")[0]

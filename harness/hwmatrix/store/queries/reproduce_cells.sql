@@ -13,11 +13,15 @@ SELECT
         SELECT o.name FROM outputs o WHERE o.cell_id = m.cell_id
         ORDER BY (o.relative_error IS NULL) = (coalesce(m.error_type, 'mismatch') = 'mismatch'), o.relative_error DESC, o.name LIMIT 1
     ) AS output,
-    -- The packages that built the bundle: the target's own if it has torch, else those of a target of the same run that has it.
+    -- The packages that built the bundle: the target's own if it has torch, else those of a target that has it, of the same run or with the
+    -- same bundle in another one. A bundle's digest covers them.
     (
         SELECT CAST(s.packages AS VARCHAR) FROM shards s
-        WHERE s.run_id = m.run_id AND json_extract_string(s.packages, '$.torch') IS NOT NULL
-        ORDER BY s.target <> m.target, s.target LIMIT 1
+        WHERE json_extract_string(s.packages, '$.torch') IS NOT NULL AND (
+            s.run_id = m.run_id
+            OR EXISTS (SELECT 1 FROM matrix b WHERE b.bundle = m.bundle AND b.run_id = s.run_id AND b.target = s.target)
+        )
+        ORDER BY s.run_id <> m.run_id, s.target <> m.target, s.run_id DESC, s.target LIMIT 1
     ) AS reference_packages
 FROM matrix m
 JOIN runs r USING (run_id)
