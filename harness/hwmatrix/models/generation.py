@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.errors import FactoryError
@@ -94,9 +95,10 @@ def generate(model: Any, inputs: _Tensors, tokens: _Tensor, on_step: Callable[[i
             token = tokens[:, number, None].to(scores.device)
             return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)
 
-    method: Any = transformers.GenerationMixin.generate if type(model).__name__ in _DROP_PROCESSOR else type(model).generate
+    own = type(model).__name__ not in _DROP_PROCESSOR
+    method: Any = model.generate if own else functools.partial(transformers.GenerationMixin.generate, model)
     with _set_to_generate(model, tokens.shape[1]), torch.inference_mode():
-        made = method(model, **inputs, logits_processor=transformers.LogitsProcessorList([Continue()]))
+        made = method(**inputs, logits_processor=transformers.LogitsProcessorList([Continue()]))
     if done != tokens.shape[1]:
         message = f"{type(model).__name__} generated {done} tokens instead of {tokens.shape[1]}"
         raise FactoryError(message, error_type="no_generation")
