@@ -160,7 +160,16 @@ def test_a_model_of_a_type_is_that_of_its_bundle(tmp_path: Path, cache: Path, na
     assert max(map(len, made.script.splitlines())) <= 140
 
 
-@pytest.mark.parametrize("name", ["stable-diffusion-unet", "stable-diffusion-vae"])
+DIFFUSERS = [
+    "stable-diffusion-unet",  # of matrix.yaml
+    "flux",  # of its class alone
+    "ltx_video",  # takes plain numbers
+    "sd3",  # saved buffers
+    "unet_spatio_temporal",  # scalar parameters
+]
+
+
+@pytest.mark.parametrize("name", DIFFUSERS)
 def test_a_model_of_diffusers_is_that_of_its_bundle(tmp_path: Path, cache: Path, name: str) -> None:
     pytest.importorskip("diffusers")
     made = reproduce(name, "cpu", database=ARCHITECTURES, size=Size.TINY, force=True)
