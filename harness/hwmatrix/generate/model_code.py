@@ -111,7 +111,7 @@ def _code_of_diffuser(plan: ModelPlan) -> ModelCode:
     import torch
 
     if plan.model_class == PIPELINE:
-        what = f"{plan.name} is a pipeline, which hwmatrix makes one module of, with every step in it: no short script has that"
+        what = f"{plan.name} is a pipeline, and hwmatrix turns all its steps into one module, which a script without hwmatrix does not have"
         hint = f"run it again (hwmatrix test --model {plan.selector or plan.name}), or write scripts of its parts, such as its denoiser"
         raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
     recipe = recipe_of(plan.model_class)
