@@ -82,7 +82,7 @@ CONVERSIONS = """
 import openvino
 import torch
 from hwmatrix.errors import UnsupportedError
-from hwmatrix.targets.openvino.target import convert
+from hwmatrix.models.openvino_conversion import by_exporter, convert
 
 
 class Bessel(torch.nn.Module):
@@ -104,8 +104,8 @@ class Repeated(torch.nn.Module):
 
 
 inputs = {"x": torch.arange(2.0), "sizes": torch.tensor([3])}
-for model, options in ((Repeated(), {"only": "transformers"}), (Repeated(), {})):
-    converted = convert(model, inputs, **options)
+for way in (by_exporter, convert):
+    converted = way(Repeated(), inputs)
     compiled = openvino.Core().compile_model(converted.program, "CPU")
     print(converted.method, converted.output_names, [port.get_any_name() for port in compiled.inputs], compiled([inputs["x"].numpy()])[0])
 """

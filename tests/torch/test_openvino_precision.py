@@ -13,9 +13,12 @@ from hwmatrix.hardware.cpu import detect
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models.bundle import find_or_build
+from hwmatrix.models.onnx_export import OPENVINO, export_one
+from hwmatrix.models.openvino_conversion import OpenVinoExport
 from hwmatrix.records import Dtype, Size, Tolerance
 from hwmatrix.runner import cell
 from hwmatrix.runner.job import CellJob
+from hwmatrix.targets.openvino import target
 
 openvino = pytest.importorskip("openvino")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("default")]  # as an error, a warning of an exporter is a failed export
@@ -61,6 +64,28 @@ def test_float32_is_float32_on_every_processor(shared_cache: Path) -> None:
     found = ended(Dtype.FLOAT32, shared_cache / "bundles")
     assert (found["verdict"], found["facts"]["precision"]) == ("pass", "float32"), found["error"]
     assert found["facts"]["relative_error"] < 1e-5
+
+
+def test_cells_share_the_graph_of_their_bundle_unless_an_option_asks_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    converted = ended(Dtype.FLOAT32, tmp_path)
+    assert isinstance(export_one(find_or_build(BERT, tmp_path), tmp_path, OPENVINO), OpenVinoExport)
+    loaded = list[str | None]()
+    load_model = target.load_model
+
+    def counted(*what: Any, attention: str | None = None) -> Any:
+        loaded.append(attention)
+        return load_model(*what, attention=attention)
+
+    monkeypatch.setattr(target, "load_model", counted)
+    for dtype in (Dtype.FLOAT32, Dtype.INT8):
+        found = ended(dtype, tmp_path)
+        assert found["verdict"] == "pass", found["error"]
+        assert found["facts"]["method"].startswith(converted["facts"]["method"])
+        assert found["facts"]["parameters"] == converted["facts"]["parameters"]
+    assert loaded == []
+    assert ended(Dtype.FLOAT32, tmp_path, attention="eager")["verdict"] == "pass"
+    assert ended(Dtype.FLOAT32, tmp_path, export="trace")["facts"]["method"] == "openvino.convert_model"
+    assert loaded == ["eager", None]
 
 
 def test_by_default_the_processor_s_precision_judges_the_cell(shared_cache: Path) -> None:

@@ -466,11 +466,13 @@ def model_plan(name: str, spec: MatrixSpec, size: Size, *, line: int | None = No
 
 
 def _target_plan(name: str, target: TargetSpec, matrix: LoadedMatrix, facts: RunFacts) -> TargetPlan:
+    backend = descriptor_of(target.backend)
     return TargetPlan(
         name=name,
         backend=target.backend,
-        onnx=descriptor_of(target.backend).onnx,
-        generation_export=descriptor_of(target.backend).generation_export,
+        onnx=backend.onnx,
+        generation_export=backend.generation_export,
+        forward_export=None if target.options.keys() & {*backend.own_graph} else backend.forward_export,
         execution=target.execution,
         image=target.image,
         isolation=facts.isolation_of(target),

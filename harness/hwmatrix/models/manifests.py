@@ -192,6 +192,16 @@ class ForwardManifest(ExportManifest):
 
 @_open
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class OpenVinoManifest(ExportManifest):
+    """The manifest of a graph of one forward pass that OpenVINO converted."""
+
+    outputs: list[str | None]
+    method: str
+    seconds: float
+
+
+@_open
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerationManifest(ExportManifest):
     """The manifest of graphs that generate."""
 

@@ -4,8 +4,9 @@ There are two exporters, because neither exports every model: transformers' own,
 first made no graph, and if a target chooses between graphs or rejected the first (``runner/exports``). Each result is stored under
 ``<cache>/onnx/<bundle key>/<exporter>/``: ``model.onnx`` (and ``model.onnx.data`` if the weights do not fit into one protobuf file)
 and ``manifest.json`` with the SHA-256 of every file; or a manifest with the failure. ``generation/`` and ``generation-openvino/`` hold the
-graphs of a cell that generates (:mod:`hwmatrix.models.generation_export`). A failure is a result like a graph. A timeout is not: it is
-recorded for the cells of the same run, and the next run calls the exporter again.
+graphs of a cell that generates (:mod:`hwmatrix.models.generation_export`), ``openvino/`` the graph that OpenVINO converted
+(:mod:`hwmatrix.models.openvino_conversion`). A failure is a result like a graph. A timeout is not: it is recorded for the cells of the same
+run, and the next run calls the exporter again.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
-from hwmatrix.models import folder, generation_export, manifests, onnx_exporters, openvino_graph
+from hwmatrix.models import folder, generation_export, manifests, onnx_exporters, openvino_conversion, openvino_graph
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.models.generation_export import GenerationExport
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of
+from hwmatrix.models.openvino_conversion import OpenVinoExport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +45,9 @@ EXPORTERS: Final = onnx_exporters.EXPORTERS
 FOR_OPENVINO: Final = "generation-openvino"
 GENERATION: Final = {"generation": generation_export.make_onnx, FOR_OPENVINO: generation_export.make_openvino}
 """The exports for cells that generate: prefill and decode, made by transformers' exporters, in ONNX and for OpenVINO."""
-EXPORTS: Final = (*EXPORTERS, *GENERATION)
+OPENVINO: Final = "openvino"
+"""The export of a forward pass for OpenVINO."""
+EXPORTS: Final = (*EXPORTERS, *GENERATION, OPENVINO)
 """Every export that a bundle may have, by the name of its folder."""
 TIMED_OUT: Final = "ExporterTimedOut"
 """The ``error_type`` of an exporter that was killed because it ran out of time."""
@@ -54,8 +58,7 @@ _TIMED_OUT_BEFORE: Final = "no end within "
 """How caches of hwmatrix 0.1 record a timeout: as a process that died, with this beginning of the message."""
 _PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript")
 """The packages that determine a graph besides the model: another version makes another export."""
-_OPENVINO: Final = "openvino"
-_PACKAGES_OF: Final = {FOR_OPENVINO: ("torch", "transformers", "openvino")}
+_PACKAGES_OF: Final = dict.fromkeys((FOR_OPENVINO, OPENVINO), ("torch", "transformers", "openvino"))
 """Those of an export that is no ONNX graph."""
 CODE: Final = Path(__file__).parent
 _MODULES: Final = (
@@ -63,6 +66,8 @@ _MODULES: Final = (
     *("openvino_graph", "outputs"),
 )
 """The modules in :data:`CODE` that determine a graph: after a change to one of them, every export is made again."""
+_MODULES_OF: Final = {OPENVINO: ("onnx_exporters", "onnx_extents", "openvino_conversion", "openvino_graph", "outputs")}
+"""Those of an export that has others."""
 _NO_CONVERSION: Final = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 """How torch.onnx (2.13) reports an operator that it cannot convert to ONNX."""
 _UNDERLINES: Final = re.compile(r"^ +[~^]+\n", re.MULTILINE)
@@ -109,6 +114,10 @@ class OnnxFailure:
         return self.error_type == TIMED_OUT or (self.error_type == _PROCESS_DIED and self.message.startswith(_TIMED_OUT_BEFORE))
 
 
+Export = OnnxExport | GenerationExport | OpenVinoExport
+"""The result of one of :data:`EXPORTS` that made a graph."""
+
+
 def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, ...]:
     """The result of every exporter for a bundle: from the cache if it is there and intact, else made now. Needs torch.
 
@@ -116,10 +125,10 @@ def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, .
         BundleError: the cache cannot be written (``cache_not_writable``).
     """
     found = (export_one(bundle, cache, exporter) for exporter in EXPORTERS)
-    return tuple(each for each in found if not isinstance(each, GenerationExport))
+    return tuple(each for each in found if isinstance(each, OnnxExport | OnnxFailure))
 
 
-def export_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | GenerationExport | OnnxFailure:
+def export_one(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFailure:
     """The result of one of :data:`EXPORTS` for a bundle. Call it in a child process, by :func:`find_or_take`.
 
     Running out of memory is raised and not recorded: with more memory, the same export may succeed. A recorded timeout is discarded.
@@ -170,7 +179,7 @@ def _remove_leftovers(exports: Path) -> None:
                 shutil.rmtree(own, ignore_errors=True)
 
 
-def _kept(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | GenerationExport | OnnxFailure | None:
+def _kept(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFailure | None:
     """The result in the cache. A recorded timeout is discarded. Needs the lock."""
     kept = _cached(bundle, cache, exporter)
     if isinstance(kept, OnnxFailure) and kept.timed_out:
@@ -237,6 +246,19 @@ def read_generation(bundle: Bundle, cache: Path, export: str) -> GenerationExpor
     return found
 
 
+def read_openvino(bundle: Bundle, cache: Path) -> OpenVinoExport | None:
+    """The graph that OpenVINO converted, every file verified; None if it was not made, or could not be. Does not need torch.
+
+    Raises:
+        BundleError: as :func:`read_all`, but not if it is missing.
+    """
+    if not is_kept(bundle.key, cache, OPENVINO, graph=True):
+        return None
+    found = read_one(bundle, cache, OPENVINO)
+    assert isinstance(found, OpenVinoExport)  # noqa: S101 - by its name
+    return found
+
+
 def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
     """The failure of a cell if no exporter made a graph: unsupported if the exporters name operators that they cannot convert.
 
@@ -253,7 +275,7 @@ def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
 
 def _combined_failure(failures: Sequence[OnnxFailure]) -> CellFailure:
     told = "; ".join(f"{failure.exporter}: {failure.error_type}: {failure.message}" for failure in failures)
-    kind = "an OpenVINO" if any(_OPENVINO in failure.exporter for failure in failures) else "an ONNX"
+    kind = "an OpenVINO" if any(OPENVINO in failure.exporter for failure in failures) else "an ONNX"
     if any(failure.timed_out for failure in failures):
         return TimedOutError(f"{kind} export ran out of time, which says nothing about the model: {told}", error_type="export_timeout")
     named = [_without_conversion(failure) for failure in failures]
@@ -267,7 +289,7 @@ def _combined_failure(failures: Sequence[OnnxFailure]) -> CellFailure:
 def _without_conversion(failure: OnnxFailure) -> list[str]:
     """The operators that an exporter says it cannot convert."""
     found = _NO_CONVERSION.findall(failure.message)
-    if found or _OPENVINO not in failure.exporter:
+    if found or OPENVINO not in failure.exporter:
         return found
     listed = openvino_graph.MISSING.search(failure.message)
     return sorted(set(re.split(r",\s*", listed[1].strip()))) if listed else []
@@ -277,7 +299,7 @@ def _folder_of(bundle: Bundle, cache: Path, exporter: str) -> Path:
     return cache / ONNX_DIR / bundle.key / exporter
 
 
-def _cached(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | GenerationExport | OnnxFailure | None:
+def _cached(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFailure | None:
     """The result in the cache, if it is intact and made by the versions installed here."""
     try:
         manifest = _manifest(bundle, cache, exporter)
@@ -288,11 +310,11 @@ def _cached(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Generati
 
 def _read_forward(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
     found = read_one(bundle, cache, exporter)
-    assert not isinstance(found, GenerationExport)  # noqa: S101 - by its name
+    assert isinstance(found, OnnxExport | OnnxFailure)  # noqa: S101 - by its name
     return found
 
 
-def read_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | GenerationExport | OnnxFailure:
+def read_one(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFailure:
     """One of a bundle's :data:`EXPORTS`, every file verified. Does not need torch.
 
     Raises:
@@ -301,12 +323,13 @@ def read_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Generat
     path, manifest = _folder_of(bundle, cache, exporter), _manifest(bundle, cache, exporter)
     try:
         failed = manifest["failure"]
-        made = manifests.GenerationManifest if exporter in GENERATION else manifests.ForwardManifest
-        folder.check(path, manifest, made if failed is None else manifests.ExportManifest)
+        folder.check(path, manifest, _manifest_of(exporter) if failed is None else manifests.ExportManifest)
         if failed is not None:
             return OnnxFailure(exporter=exporter, **failed)
         if exporter in GENERATION:
             return generation_export.read(path, manifest)
+        if exporter == OPENVINO:
+            return openvino_conversion.read(path, manifest)
         return OnnxExport(
             exporter=exporter,
             path=path / MODEL_FILE,
@@ -319,6 +342,13 @@ def read_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Generat
         )
     except KeyError as error:
         raise BundleError(f"{path / MANIFEST} is broken: {error!r}", error_type="bundle_broken") from error
+
+
+def _manifest_of(exporter: str) -> type[manifests.ExportManifest]:
+    """The kind of manifest of an export's graph."""
+    if exporter in GENERATION:
+        return manifests.GenerationManifest
+    return manifests.OpenVinoManifest if exporter == OPENVINO else manifests.ForwardManifest
 
 
 def _manifest(bundle: Bundle, cache: Path, exporter: str) -> dict[str, Any]:
@@ -338,11 +368,13 @@ def _manifest(bundle: Bundle, cache: Path, exporter: str) -> dict[str, Any]:
     return manifest
 
 
-def _export_now(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | GenerationExport | OnnxFailure:
+def _export_now(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFailure:
     """Export now. An exporter's error is recorded, not raised."""
 
     def fill(path: Path) -> dict[str, Any]:
-        return GENERATION[exporter](bundle, path) if exporter in GENERATION else EXPORTERS[exporter](bundle, path / MODEL_FILE)
+        if exporter in EXPORTERS:
+            return EXPORTERS[exporter](bundle, path / MODEL_FILE)
+        return openvino_conversion.make(bundle, path) if exporter == OPENVINO else GENERATION[exporter](bundle, path)
 
     try:
         _publish(bundle, cache, exporter, fill)
@@ -381,13 +413,14 @@ def _failure_fields(failure: OnnxFailure) -> dict[str, Any]:
 
 def _versions(exporter: str) -> dict[str, str]:
     """What determines a graph besides the model: the versions of the installed packages, and the checksum of our own code."""
-    return {name: importlib.metadata.version(name) for name in _PACKAGES_OF.get(exporter, _PACKAGES)} | {"hwmatrix": code_checksum()}
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES_OF.get(exporter, _PACKAGES)}
+    return versions | {"hwmatrix": code_checksum(_MODULES_OF.get(exporter, _MODULES))}
 
 
 @functools.cache
-def code_checksum() -> str:
+def code_checksum(modules: tuple[str, ...] = _MODULES) -> str:
     """The SHA-256 of the modules of this package that determine a graph."""
     digest = hashlib.sha256()
-    for name in _MODULES:
+    for name in modules:
         digest.update((CODE / f"{name}.py").read_bytes())
     return digest.hexdigest()

@@ -144,6 +144,8 @@ class Descriptor:
     ``in_browser``: models run in a browser, in a separate process that comes with the image.
     ``exports`` are its export methods, in the order in which it tries them (``options["export"]`` selects a single one).
     ``converter`` is the prefix of a cell's ``method`` if the last of ``exports`` made its graph; None: ``method`` contains the name.
+    ``forward_export`` is the bundle's export with its graph, made once for the cells of all precisions; a cell converts the model itself if
+    there is none, or if one of the options ``own_graph`` is set.
     ``wide_weights``: weights stay in float32 in every precision. ``fallback`` lists the targets to try after it, for any model.
     ``script`` is the template in ``generate/templates/reproduce`` that reproduces a failing cell without hwmatrix; None: there is none.
     ``held_out`` is how many held-out examples of a trained model's task are run, fewer where one takes long. ``generates``: its target
@@ -173,6 +175,8 @@ class Descriptor:
     onnx: OnnxUse = OnnxUse.NONE
     exports: tuple[str, ...] = ()
     converter: str | None = None
+    forward_export: str | None = None
+    own_graph: tuple[str, ...] = ()
     wide_weights: bool = False
     fallback: tuple[str, ...] = (Backend.CPU.value,)
     script: str | None = None

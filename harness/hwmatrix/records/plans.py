@@ -164,8 +164,8 @@ class TargetPlan:
     """One target of a run. ``options`` go to its backend; ``unavailable`` states why it cannot run here.
 
     ``devices`` are device nodes that its container gets; ``gpus`` requests the GPUs from the container toolkit. ``isolation`` is
-    that of the run, except for a target that is always native. ``onnx`` and ``generation_export`` are copied from the backend, which need
-    not be installed where bundles are built.
+    that of the run, except for a target that is always native. ``onnx``, ``forward_export`` and ``generation_export`` are copied from the
+    backend, which need not be installed where bundles are built; ``forward_export`` not if an option of the target asks for another graph.
     """
 
     name: str
@@ -180,6 +180,7 @@ class TargetPlan:
     matrix_line: int | None = None
     onnx: OnnxUse | None = None
     generation_export: str | None = None
+    forward_export: str | None = None
 
     @property
     def onnx_use(self) -> OnnxUse:

@@ -90,7 +90,7 @@ def _bundles(arguments: argparse.Namespace) -> None:
     if not all_cached(order):  # otherwise no child needs the frameworks, and their import would take longest
         if exports.wanted(plan):
             exporter_imports.for_onnx()
-        if any(onnx_export.FOR_OPENVINO in names for names in exports.wanted_to_generate(plan).values()):
+        if any({onnx_export.FOR_OPENVINO, onnx_export.OPENVINO} & {*names} for names in exports.wanted_by_name(plan).values()):
             exporter_imports.for_openvino()
         preload(Backend.CPU, [model for model in order.chosen if model.role is Role.MODEL])
     build_all(order)

@@ -36,8 +36,8 @@ INDEX_SCHEMA: Final = "hwmatrix/bundle-index/2"
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
 _TRAINING: Final = 4
 """How many of its cell's time limits the training of a model may take."""
-_TRIES: Final = 5
-"""Steps that each get a model's time limit in turn: its bundle, each of two exporters, and each of two exports that generate."""
+_TRIES: Final = 6
+"""Steps that each get a model's time limit in turn: its bundle, each of two exporters, and each of three exports of other kinds."""
 _UNFINISHED: Final = "bundle_unfinished"
 """The type of a failure that says nothing about the model: the machine was too busy, or the worker was lost."""
 
@@ -101,12 +101,12 @@ def all_cached(order: BundleOrder) -> bool:
 
 def _exports_of(order: BundleOrder) -> Callable[[ModelPlan], exports.Wanted]:
     """Which exports each model needs. Reads the plan once."""
-    forward, generation = exports.wanted(order.plan), exports.wanted_to_generate(order.plan)
+    forward, named = exports.wanted(order.plan), exports.wanted_by_name(order.plan)
     every = order.every_exporter or exports.chosen_between(order.plan)
 
     def of(model: ModelPlan) -> exports.Wanted:
-        names = generation.get(model.key, ()) if model.role is Role.MODEL else ()
-        return exports.Wanted(forward=exports.needed(model, forward), every=every, generation=names)
+        names = named.get(model.key, ()) if model.role is Role.MODEL else ()
+        return exports.Wanted(forward=exports.needed(model, forward), every=every, named=names)
 
     return of
 
@@ -114,7 +114,7 @@ def _exports_of(order: BundleOrder) -> Callable[[ModelPlan], exports.Wanted]:
 def build_all(order: BundleOrder) -> list[BundleEntry]:
     """Build what is missing in the cache; write the index ``bundles.json`` to the order's folder ``out``.
 
-    Models that some target executes as ONNX are also exported. A failed export is kept, and reported by the cells that need it. An
+    Models are also exported as their targets need them. A failed export is kept, and reported by the cells that need it. An
     unfinished bundle or export is retried once after all others; the outcome of the retry counts.
     """
     plan = order.plan

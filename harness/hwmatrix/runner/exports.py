@@ -1,4 +1,4 @@
-"""Creates the ONNX exports that a plan's targets need, in the reference image: each in its own forked child."""
+"""Creates the exports that a plan's targets need, in the reference image: each in its own forked child."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ def wanted(plan: Plan) -> set[ModelKey]:
     return {cell.model_key for cell in plan.cells if cell.target in targets}
 
 
-def wanted_to_generate(plan: Plan) -> dict[ModelKey, tuple[str, ...]]:
-    """The exports with which the plan's available targets generate, by model."""
-    exports = {target.name: target.generation_export for target in plan.targets if target.unavailable is None}
+def wanted_by_name(plan: Plan) -> dict[ModelKey, tuple[str, ...]]:
+    """The exports that the plan's available targets name, by model: those with which they generate, and those of a forward pass."""
+    targets = {target.name: target for target in plan.targets if target.unavailable is None}
     found: dict[ModelKey, dict[str, None]] = {}
     for cell in plan.cells:
-        export = exports.get(cell.target)
-        if export is not None and cell.settings.new_tokens:
-            found.setdefault(cell.model_key, {})[export] = None
+        if cell.target in targets:
+            target = targets[cell.target]
+            export = target.generation_export if cell.settings.new_tokens else target.forward_export
+            if export is not None:
+                found.setdefault(cell.model_key, {})[export] = None
     return {model: tuple(names) for model, names in found.items()}
 
 
@@ -56,16 +58,16 @@ def needed(model: ModelPlan, models: set[ModelKey]) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """The exports of a bundle: ``forward`` its ONNX graph, by ``every`` exporter or the first that makes one, and those that generate."""
+    """The exports of a bundle: ``forward`` its ONNX graph, by ``every`` exporter or the first that makes one, and those ``named``."""
 
     forward: bool
     every: bool = False
-    generation: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
 
 
 def all_kept(key: str, cache: Path, wanted: Wanted) -> bool:
     """Whether :func:`export` would call no exporter, because the cache has what it needs."""
-    if not all(onnx_export.is_kept(key, cache, export) for export in wanted.generation):
+    if not all(onnx_export.is_kept(key, cache, export) for export in wanted.named):
         return False
     for exporter in onnx_export.EXPORTERS if wanted.forward else ():
         if not onnx_export.is_kept(key, cache, exporter):
@@ -76,7 +78,7 @@ def all_kept(key: str, cache: Path, wanted: Wanted) -> bool:
 
 
 def export(bundle: Bundle, cache: Path, limits: Limits, wanted: Wanted, run: Run, *, again: bool = False) -> list[dict[str, Any]]:
-    """Call exporters until one exports a bundle, or find earlier results; then those that generate. ``run`` runs each in a child.
+    """Call exporters until one exports a bundle, or find earlier results; then those that are named. ``run`` runs each in a child.
 
     An exporter with a kept result is called again, because that result may be out of date. Returns the outcome of each: ``exporter``,
     ``ok``, ``message``, and ``late`` if it timed out. Failures are kept. The message of a timeout says how busy the machine was and,
@@ -93,7 +95,7 @@ def export(bundle: Bundle, cache: Path, limits: Limits, wanted: Wanted, run: Run
     for exporter in onnx_export.EXPORTERS if wanted.forward else ():
         if wanted.every or not any(each["ok"] for each in outcomes) or onnx_export.is_kept(bundle.key, cache, exporter):
             call(exporter)
-    for exporter in wanted.generation:
+    for exporter in wanted.named:
         call(exporter)
     return outcomes
 

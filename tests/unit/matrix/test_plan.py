@@ -90,6 +90,14 @@ def test_targets_and_precisions(matrix: LoadedMatrix) -> None:
     assert plan.tolerances.keys() == {Dtype.FLOAT32, Dtype.FLOAT16}
 
 
+@pytest.mark.parametrize(("option", "export"), [("", "openvino"), (", attention: eager", None), (", export: trace", None)])
+def test_a_target_gets_the_graph_of_the_bundle_unless_an_option_asks_for_another(tmp_path: Path, option: str, export: str | None) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(TEXT.replace("{device: GPU}", f"{{device: GPU{option}}}"), encoding="utf-8")
+    plan = make_plan(load(path), Selection(models=("bert",)), FACTS)
+    assert [target.forward_export for target in plan.targets] == [None, export]
+
+
 def test_chosen_precisions(matrix: LoadedMatrix) -> None:
     plan = make_plan(matrix, Selection(models=("bert",), dtypes=(Dtype.FLOAT16,)), FACTS)
     assert [cell.key for cell in plan.cells] == ["bert/tiny/gpu/float16/b1-s16-t1"]

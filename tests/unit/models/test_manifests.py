@@ -39,11 +39,13 @@ GENERATION = EXPORT | {
     "token": "input_ids",
     "method": "transformers",
 }
+OPENVINO = EXPORT | {"failure": None, "outputs": ["logits", None], "method": "transformers OpenVINO exporter"}
 FAILED = EXPORT | {"failure": {"error_type": "builtins.KeyError", "message": "'x'", "traceback": None}}
 WHOLE = {
     "bundle": (BUNDLE, manifests.BundleManifest),
     "forward": (FORWARD, manifests.ForwardManifest),
     "generation": (GENERATION, manifests.GenerationManifest),
+    "openvino": (OPENVINO, manifests.OpenVinoManifest),
     "failed": (FAILED, manifests.ExportManifest),
 }
 
@@ -95,6 +97,8 @@ def test_a_whole_manifest_and_one_with_more_are_read(kind: str) -> None:
         ("generation", "graphs.decode.inputs.0", {"name": "x"}),
         ("generation", "graphs.decode.inputs.0.shape", [-1]),
         ("generation", "graphs.decode.file", "../elsewhere.onnx"),
+        ("openvino", "outputs", "logits"),
+        ("openvino", "method", None),
         ("failed", "failure", "no"),
         ("failed", "failure.message", None),
         ("failed", "failure.weather", "fine"),
@@ -119,7 +123,12 @@ def test_nesting_without_end_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("exporter", "manifest"),
-    [("transformers", FORWARD | {"outputs": 3}), ("transformers", FAILED | {"failure": []}), ("generation", GENERATION | {"graphs": []})],
+    [
+        ("transformers", FORWARD | {"outputs": 3}),
+        ("transformers", FAILED | {"failure": []}),
+        ("generation", GENERATION | {"graphs": []}),
+        ("openvino", OPENVINO | {"method": 3}),
+    ],
 )
 def test_an_export_whose_manifest_was_forged_is_broken(tmp_path: Path, exporter: str, manifest: dict[str, Any]) -> None:
     place = tmp_path / onnx_export.ONNX_DIR / "key" / exporter

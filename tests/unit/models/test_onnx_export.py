@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
-from hwmatrix.models import folder, onnx_export
+from hwmatrix.models import folder, onnx_export, openvino_conversion
 from hwmatrix.models.bundle import Bundle
-from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, export_all, export_one, find_or_take, is_kept, no_graph, read_all
+from hwmatrix.models.onnx_export import (
+    OPENVINO,
+    OnnxExport,
+    OnnxFailure,
+    export_all,
+    export_one,
+    find_or_take,
+    is_kept,
+    no_graph,
+    read_all,
+    read_openvino,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -225,6 +236,64 @@ def test_other_code_of_our_own_repeats_the_export(
     export_one(bundle, tmp_path, "torch")
     onnx_export.code_checksum.cache_clear()
     assert exporters.calls == ["torch", "torch"]
+
+
+def test_an_openvino_graph_is_made_again_only_after_a_change_to_its_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "code"
+    shutil.copytree(onnx_export.CODE, own)
+    monkeypatch.setattr(onnx_export, "CODE", own)
+    monkeypatch.setattr(onnx_export.importlib.metadata, "version", lambda _: "1")
+
+    def versions() -> list[dict[str, str]]:
+        onnx_export.code_checksum.cache_clear()
+        return [onnx_export._versions(exporter) for exporter in ("transformers", OPENVINO)]
+
+    begin = versions()
+    (own / "onnx_graph.py").write_text("# changed")
+    of_onnx, of_openvino = versions()
+    assert of_onnx != begin[0]
+    assert of_openvino == begin[1]
+    (own / "openvino_conversion.py").write_text("# changed")
+    assert versions() == [of_onnx, {**begin[1], "hwmatrix": versions()[1]["hwmatrix"]}]
+    assert versions()[1] != begin[1]
+    onnx_export.code_checksum.cache_clear()
+
+
+def converted(_: Bundle, folder: Path) -> dict[str, Any]:
+    (folder / openvino_conversion.MODEL_FILE).write_bytes(b"graph")
+    return {"outputs": ["logits", None], "method": "openvino.convert_model"}
+
+
+def no_conversion(*_: Any) -> dict[str, Any]:
+    raise UnsupportedError("OpenVINO has no conversion for aten::x", needs=("aten::x",))
+
+
+@pytest.mark.usefixtures("exporters")
+def test_a_graph_that_openvino_converted_is_kept_and_read(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_openvino(bundle, tmp_path) is None
+    monkeypatch.setattr(openvino_conversion, "make", converted)
+    made = export_one(bundle, tmp_path, OPENVINO)
+    monkeypatch.setattr(openvino_conversion, "make", no_conversion)
+    assert export_one(bundle, tmp_path, OPENVINO) == made == read_openvino(bundle, tmp_path)
+    assert isinstance(made, openvino_conversion.OpenVinoExport)
+    assert made.path.read_bytes() == b"graph"
+    assert (made.outputs, made.method) == (("logits", None), "openvino.convert_model")
+    made.path.write_bytes(b"other")
+    with pytest.raises(BundleError, match=r"model\.xml"):
+        read_openvino(bundle, tmp_path)
+
+
+@pytest.mark.usefixtures("exporters")
+def test_a_conversion_that_failed_leaves_no_graph_and_is_not_tried_again(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openvino_conversion, "make", no_conversion)
+    failed = export_one(bundle, tmp_path, OPENVINO)
+    assert isinstance(failed, OnnxFailure)
+    assert "aten::x" in failed.message
+    monkeypatch.setattr(openvino_conversion, "make", converted)
+    assert export_one(bundle, tmp_path, OPENVINO) == failed
+    assert read_openvino(bundle, tmp_path) is None
 
 
 def test_other_versions_repeat_the_export(exporters: Exporters, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,14 +66,14 @@ def test_an_exporter_with_an_outdated_result_is_called_again(called: list[str], 
 
 
 def test_exports_that_generate_are_made_besides_and_only_where_asked(called: list[str], tmp_path: Path) -> None:
-    wanted = exports.Wanted(forward=False, generation=("generation", "generation-openvino"))
+    wanted = exports.Wanted(forward=False, named=("generation", "generation-openvino"))
     FAILS.add("generation")
     assert [told["ok"] for told in exports.export(BUNDLE, tmp_path, make.LIMITS, wanted, run_owning)] == [False, True]
     assert called == ["generation", "generation-openvino"]
 
 
 def test_everything_is_kept_once_each_wanted_export_has_a_result(tmp_path: Path) -> None:
-    wanted = exports.Wanted(forward=True, generation=("generation",))
+    wanted = exports.Wanted(forward=True, named=("generation",))
     assert exports.all_kept("key", tmp_path, exports.Wanted(forward=False))
     for missing, name in ((True, FIRST), (True, "generation"), (False, None)):
         assert exports.all_kept("key", tmp_path, wanted) != missing
@@ -103,12 +103,21 @@ def test_an_unavailable_target_needs_no_exports() -> None:
     assert not exports.chosen_between(plan)
 
 
+def test_available_targets_whose_cells_run_one_pass_need_the_graph_that_they_name() -> None:
+    plan = make.plan(models=("gpt2",), targets=("cpu", "onnxruntime", "openvino"))
+    targets = tuple(dataclasses.replace(each, forward_export=descriptor_of(each.backend).forward_export) for each in plan.targets)
+    plan = dataclasses.replace(plan, targets=targets)
+    assert exports.wanted_by_name(plan) == {make.model_plan("gpt2").key: ("openvino",)}
+    gone = tuple(dataclasses.replace(each, unavailable="gone") for each in targets)
+    assert exports.wanted_by_name(dataclasses.replace(plan, targets=gone)) == {}
+
+
 def test_available_targets_whose_cells_generate_need_their_exports() -> None:
     plan = make.plan(models=("gpt2",), targets=("cpu", "onnxruntime", "openvino", "qnn"))
-    assert exports.wanted_to_generate(plan) == {}
+    assert exports.wanted_by_name(plan) == {}
     cells = tuple(dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, new_tokens=8)) for cell in plan.cells)
     targets = tuple(dataclasses.replace(each, generation_export=descriptor_of(each.backend).generation_export) for each in plan.targets)
     plan = dataclasses.replace(plan, cells=cells, targets=targets)
-    assert exports.wanted_to_generate(plan) == {make.model_plan("gpt2").key: ("generation", "generation-openvino")}
+    assert exports.wanted_by_name(plan) == {make.model_plan("gpt2").key: ("generation", "generation-openvino")}
     gone = tuple(dataclasses.replace(each, unavailable="gone" if each.backend == "openvino" else None) for each in targets)
-    assert exports.wanted_to_generate(dataclasses.replace(plan, targets=gone)) == {make.model_plan("gpt2").key: ("generation",)}
+    assert exports.wanted_by_name(dataclasses.replace(plan, targets=gone)) == {make.model_plan("gpt2").key: ("generation",)}

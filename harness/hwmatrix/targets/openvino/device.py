@@ -1,8 +1,10 @@
-"""The devices that OpenVINO lists."""
+"""The devices that OpenVINO lists, and the inputs of its graphs."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from hwmatrix.errors import UnavailableError
 
@@ -24,3 +26,15 @@ def name_of(core: Any, device: str) -> str:
         message = f"OpenVINO {openvino.__version__} has no device {device!r} here (it lists: {listed})"
         raise UnavailableError(message, error_type="openvino_device_missing")
     return f"{device}: {core.get_property(device, 'FULL_DEVICE_NAME')}"
+
+
+def input_names(program: Any) -> set[str]:
+    """The names of a program's inputs."""
+    return {name for port in program.inputs for name in port.get_names()}
+
+
+def tensor(array: np.ndarray[Any, Any], port: Any) -> Any:
+    """An array as a tensor of the element type of an input."""
+    import openvino
+
+    return openvino.Tensor(np.ascontiguousarray(array.astype(port.get_element_type().to_dtype(), copy=False)))

@@ -1,4 +1,4 @@
-"""OpenVINO: converts the model to an OpenVINO graph, compiled for one of its devices."""
+"""OpenVINO: compiles the bundle's converted graph for one of its devices, or converts the model itself."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from hwmatrix.models import exporter_imports, openvino_graph
 from hwmatrix.models.build import load_model
 from hwmatrix.models.calibration import calibration_inputs
-from hwmatrix.models.onnx_export import read_generation
+from hwmatrix.models.onnx_export import read_generation, read_openvino
+from hwmatrix.models.openvino_conversion import Converted, by_exporter, by_trace, convert
 from hwmatrix.records import Dtype, Placement
-from hwmatrix.targets.openvino.conversion import Converted, convert, input_names, tensor
-from hwmatrix.targets.openvino.descriptor import OPENVINO
-from hwmatrix.targets.openvino.device import name_of
+from hwmatrix.targets.openvino.descriptor import OPENVINO, TRACE
+from hwmatrix.targets.openvino.device import input_names, name_of, tensor
 from hwmatrix.targets.openvino.generator import OpenVinoGenerator
 from hwmatrix.targets.openvino.weights import in_float32, nudged, reduced
 from hwmatrix.targets.torch.device import preload_torch
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
+    from hwmatrix.models.openvino_conversion import OpenVinoExport
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.protocol import Arrays, InFloat, OnStep
@@ -64,7 +65,11 @@ class _InFloat:
 
 
 class OpenVino:
-    """Converts with transformers' exporter or else OpenVINO's converter, and compiles for ``options["device"]`` (default CPU)."""
+    """Compiles a converted graph for ``options["device"]`` (default CPU).
+
+    The graph is the bundle's export. If it has none, or an option asks for another graph, the model is converted here: with transformers'
+    exporter or else OpenVINO's converter. So a model that cannot be converted fails here, with its own error.
+    """
 
     reserves_address_space = False
 
@@ -72,10 +77,12 @@ class OpenVino:
         self._settings = settings
         self._device = str(options.get("device", "CPU"))
         self._attention = options.get("attention")
-        self._export = options.get("export")
+        self._convert_model = {None: convert, TRACE: by_trace}.get(options.get("export"), by_exporter)
+        self._own = any(options.get(name) is not None for name in OPENVINO.own_graph)
         self._hints = bool(options.get("precision_hints", True))
         self._core: Any = None
         self._model: torch.nn.Module | None = None
+        self._export: OpenVinoExport | None = None
         self._compiled: Any = None
         self._program: Any = None
         self._request: Any = None
@@ -111,18 +118,21 @@ class OpenVino:
         return name_of(self._core, self._device)
 
     def load(self, bundle: Bundle) -> int:
-        """Load the PyTorch model for the conversion. Return its number of parameters."""
+        """Read and verify the bundle's export, or load the PyTorch model for the conversion. Return the model's number of parameters."""
         self._bundle = bundle
+        self._export = None if self._own else read_openvino(bundle, bundle.path.parent)
+        if self._export is not None:
+            return bundle.parameters
         self._model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=self._attention)
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def prepare(self, inputs: Arrays) -> str:
-        """Convert the model, fix the shapes to those of the inputs, and compile. The PyTorch model is released afterwards.
+        """Read the graph or convert the model and release it, fix the shapes to those of the inputs, and compile.
 
         Raises:
             UnsupportedError: OpenVINO has no conversion for an operator of the model.
         """
-        converted = self._convert(inputs)
+        converted = self._graph(inputs)
         self._output_names = converted.output_names
         program, how = self._reduced(converted.program, inputs)
         self._program = program if self._settings.dtype in OPENVINO.rounds else None
@@ -167,11 +177,15 @@ class OpenVino:
         """Set other inputs in the request."""
         _set(self._request, self._compiled, inputs)
 
-    def _convert(self, inputs: Arrays) -> Converted:
-        """Convert the loaded model to a graph with the shapes of the inputs, and release the model."""
-        assert self._model is not None  # noqa: S101 - the order of the protocol
-        converted = convert(self._model, {name: torch.from_numpy(array) for name, array in inputs.items()}, only=self._export)
-        self._model = None
+    def _graph(self, inputs: Arrays) -> Converted:
+        """The graph with the shapes of the inputs: read, or converted from the loaded model, which is released."""
+        if self._export is not None:
+            program = self._core.read_model(self._export.path)
+            converted = Converted(program=program, output_names=self._export.outputs, method=self._export.method)
+        else:
+            assert self._model is not None  # noqa: S101 - the order of the protocol
+            converted = self._convert_model(self._model, {name: torch.from_numpy(array) for name, array in inputs.items()})
+            self._model = None
         taken = input_names(converted.program)
         converted.program.reshape({name: list(array.shape) for name, array in inputs.items() if name in taken})
         return converted
@@ -260,12 +274,12 @@ class OpenVino:
         """Return None: OpenVINO does not report what its plugins allocate."""
 
     def trace(self, bundle: Bundle) -> Trace:
-        """Convert the graph again with every value as an output, and compare with the same graph computed without a plugin."""
+        """Read or convert the graph again with every value as an output, and compare with the same graph computed without a plugin."""
         from hwmatrix.targets.openvino.trace import trace_graph
 
         self.load(bundle)
         inputs = bundle.input_arrays()
-        converted = self._convert(inputs)
+        converted = self._graph(inputs)
         program, _ = self._reduced(converted.program, inputs)
         return trace_graph(self._core, self._device, self._config(), program, converted.output_names, inputs)
 

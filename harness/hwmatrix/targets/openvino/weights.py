@@ -219,7 +219,7 @@ def _compressed(nncf: Any, program: Any, dtype: Dtype) -> Any:
 
 
 def _calibrated(nncf: Any, program: Any, samples: Sequence[Arrays]) -> Any:
-    from hwmatrix.targets.openvino.conversion import input_names, tensor
+    from hwmatrix.targets.openvino.device import input_names, tensor
 
     taken = input_names(program)
     fed = [{name: tensor(array, program.input(name)).data for name, array in sample.items() if name in taken} for sample in samples]

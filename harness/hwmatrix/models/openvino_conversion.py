@@ -1,24 +1,29 @@
-"""Conversion of a PyTorch model to an OpenVINO graph: by transformers' exporter, or by a trace."""
+"""Conversion of a PyTorch model to an OpenVINO graph: by transformers' exporter, or by a trace.
+
+:func:`make` stores the graph as an export of its bundle (``models/onnx_export.py``), once for the cells of all precisions.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
-import torch
 
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.models import onnx_extents, openvino_graph
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of, with_extents
 from hwmatrix.models.onnx_graph import OUTPUT_PREFIX
-from hwmatrix.models.outputs import call_options, flatten_outputs
-from hwmatrix.targets.openvino.descriptor import TRACE
+from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    import torch
+
+    from hwmatrix.models.bundle import Bundle
+
+MODEL_FILE: Final = "model.xml"
 _BY_EXPORTER: Final = "transformers OpenVINO exporter"
 
 
@@ -31,26 +36,66 @@ class Converted:
     method: str
 
 
-def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, only: str | None = None) -> Converted:
-    """Convert by transformers' exporter, or by tracing if that fails. The second failure's message includes the first.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OpenVinoExport:
+    """A verified graph in a file. ``outputs`` and ``method`` are as in :class:`Converted`."""
 
-    ``only`` selects one of the two: ``transformers`` or ``trace``.
+    path: Path
+    outputs: tuple[str | None, ...]
+    method: str
+    seconds: float
+
+
+def make(bundle: Bundle, folder: Path) -> dict[str, Any]:
+    """Convert a bundle's model, with transformers' default attention as users run it. Write the graph, and return its manifest fields.
+
+    Raises:
+        UnsupportedError: as :func:`convert`.
+        ValueError: the graph that is read back has other outputs.
+    """
+    import openvino
+    import torch
+
+    from hwmatrix.models.build import load_model
+
+    openvino_graph.without_telemetry()
+    torch.set_num_threads(1)
+    converted = convert(load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=None), bundle.load_inputs())
+    file = folder / MODEL_FILE
+    openvino.save_model(converted.program, file, compress_to_fp16=False)
+    if _outputs(converted.program) != _outputs(openvino.Core().read_model(file)):
+        raise ValueError("the saved graph has other outputs than the converted one")
+    return {"outputs": list(converted.output_names), "method": converted.method}
+
+
+def _outputs(program: Any) -> list[tuple[set[str], str, str]]:
+    return [(port.get_names(), str(port.get_element_type()), str(port.get_partial_shape())) for port in program.outputs]
+
+
+def read(folder: Path, manifest: Mapping[str, Any]) -> OpenVinoExport:
+    """The graph of a verified folder.
+
+    Raises:
+        KeyError: the manifest lacks something.
+    """
+    outputs = tuple(manifest["outputs"])
+    return OpenVinoExport(path=folder / MODEL_FILE, outputs=outputs, method=manifest["method"], seconds=manifest["seconds"])
+
+
+def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converted:
+    """Convert by transformers' exporter, or by tracing if that fails. The second failure's message includes the first.
 
     Raises:
         UnsupportedError: both failed, and OpenVINO named the operators that it lacks.
     """
-    if only == TRACE:
-        return _trace(model, inputs, because="")
-    if only is not None:
-        return _export(model, inputs)
     try:
-        return _export(model, inputs)
+        return by_exporter(model, inputs)
     except MemoryError:  # tracing needs just as much memory, and would hide the cause behind an error of its own
         raise
     except Exception as first:  # noqa: BLE001 - whatever an exporter raises, tracing is tried
         because = f"{type(first).__name__}: {_first_line(first)}"
         try:
-            return _trace(model, inputs, because=f" (exporter failed: {because})")
+            return by_trace(model, inputs, because=f" (exporter failed: {because})")
         except Exception as second:
             second.add_note(f"transformers' exporter had failed before: {type(first).__name__}: {first}")
             operators = missing_operators(second) or missing_operators(first)
@@ -62,7 +107,7 @@ def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, only: st
             raise
 
 
-def _export(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converted:
+def by_exporter(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converted:
     """Convert by transformers' exporter. If it meets a data-dependent value, convert again with the inputs that describe sizes held."""
     try:
         return _exported(model, inputs, fixed=())
@@ -104,9 +149,15 @@ def _without_cache(model: torch.nn.Module) -> None:
             config.use_cache = False
 
 
-def _trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, because: str) -> Converted:
-    """Convert with OpenVINO's own converter on a TorchScript trace. The outputs are a flat tuple in the order of the reference's names."""
+def by_trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, because: str = "") -> Converted:
+    """Convert with OpenVINO's own converter on a TorchScript trace. The outputs are a flat tuple in the order of the reference's names.
+
+    ``because`` is added to ``method``: why another way had failed.
+    """
     import openvino
+    import torch
+
+    from hwmatrix.models.outputs import call_options, flatten_outputs
 
     names: list[str] = []
     options = call_options(model)
@@ -126,18 +177,6 @@ def _trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, because: 
     for port, name in zip(program.inputs, inputs, strict=True):
         port.get_tensor().set_names({name})
     return Converted(program=program, output_names=tuple(names), method=f"openvino.convert_model{because}")
-
-
-def input_names(program: Any) -> set[str]:
-    """The names of a program's inputs."""
-    return {name for port in program.inputs for name in port.get_names()}
-
-
-def tensor(array: np.ndarray[Any, Any], port: Any) -> Any:
-    """An array as a tensor of the element type of an input."""
-    import openvino
-
-    return openvino.Tensor(np.ascontiguousarray(array.astype(port.get_element_type().to_dtype(), copy=False)))
 
 
 def missing_operators(error: BaseException) -> tuple[str, ...]:
