@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from hwmatrix.models.bundle import find_or_build
 from hwmatrix.models.onnx_export import OPENVINO, export_one
 from hwmatrix.models.openvino_conversion import OpenVinoExport
 from hwmatrix.records import Dtype, Size, Tolerance
+from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import cell
 from hwmatrix.runner.job import CellJob
 from hwmatrix.targets.openvino import target
@@ -46,7 +50,12 @@ def ended(dtype: Dtype, cache: Path, **options: Any) -> dict[str, Any]:
     job = CellJob(
         cell=dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, dtype=dtype)),
         model=BERT,
-        target=dataclasses.replace(target_plan(), backend="openvino", options={"device": "CPU"} | options),
+        target=dataclasses.replace(
+            target_plan(),
+            backend="openvino",
+            options={"device": "CPU"} | options,
+            forward_export=None if options.keys() & {*descriptor_of("openvino").own_graph} else OPENVINO,
+        ),
         bundle=find_or_build(BERT, cache).path,
         rule=None,
         tolerances=TOLERANCES,
@@ -86,6 +95,23 @@ def test_cells_share_the_graph_of_their_bundle_unless_an_option_asks_for_another
     assert ended(Dtype.FLOAT32, tmp_path, attention="eager")["verdict"] == "pass"
     assert ended(Dtype.FLOAT32, tmp_path, export="trace")["facts"]["method"] == "openvino.convert_model"
     assert loaded == ["eager", None]
+
+
+def test_a_cell_that_reads_a_graph_needs_no_transformers(shared_cache: Path) -> None:
+    cache = shared_cache / "bundles"
+    assert isinstance(export_one(find_or_build(BERT, cache), cache, OPENVINO), OpenVinoExport)
+    code = """
+import sys
+from pathlib import Path
+from test_openvino_precision import Dtype, ended
+
+for dtype in (Dtype.FLOAT32, Dtype.A8W8):
+    print(ended(dtype, Path(sys.argv[1]))["verdict"], "transformers" in sys.modules)
+"""
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    env = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run([sys.executable, "-c", code, str(cache)], capture_output=True, text=True, env=env, check=False)
+    assert done.stdout.splitlines() == ["pass False"] * 2, done.stderr
 
 
 def test_by_default_the_processor_s_precision_judges_the_cell(shared_cache: Path) -> None:

@@ -71,7 +71,7 @@ def _plan(path: Path) -> Plan:
 
 def _bundles(arguments: argparse.Namespace) -> None:
     from hwmatrix.models import exporter_imports, onnx_export
-    from hwmatrix.records import Backend, Role, Size
+    from hwmatrix.records import Backend, Size
     from hwmatrix.runner import exports
     from hwmatrix.runner.bundles import BundleOrder, all_cached, build_all
     from hwmatrix.runner.parent import preload
@@ -92,7 +92,7 @@ def _bundles(arguments: argparse.Namespace) -> None:
             exporter_imports.for_onnx()
         if any({onnx_export.FOR_OPENVINO, onnx_export.OPENVINO} & {*names} for names in exports.wanted_by_name(plan).values()):
             exporter_imports.for_openvino()
-        preload(Backend.CPU, [model for model in order.chosen if model.role is Role.MODEL])
+        preload(Backend.CPU, order.chosen)
     build_all(order)
 
 

@@ -104,8 +104,10 @@ def _exports_of(order: BundleOrder) -> Callable[[ModelPlan], exports.Wanted]:
     forward, named = exports.wanted(order.plan), exports.wanted_by_name(order.plan)
     every = order.every_exporter or exports.chosen_between(order.plan)
 
+    of_canaries = exports.of_canaries(order.plan)
+
     def of(model: ModelPlan) -> exports.Wanted:
-        names = named.get(model.key, ()) if model.role is Role.MODEL else ()
+        names = named.get(model.key, ()) if model.role is Role.MODEL else of_canaries
         return exports.Wanted(forward=exports.needed(model, forward), every=every, named=names)
 
     return of

@@ -93,7 +93,7 @@ def recognized(failure: BaseException, *, hardware: str, stage: Stage | None) ->
 
 def _run_stages(job: CellJob, progress: Progress) -> End:
     kind = target_class(job.target.backend)
-    kind.preload([job.model.model_class])  # a forked child inherits this from its parent; a spawned one does not
+    kind.preload(job.model_classes)  # a forked child inherits this from its parent; a spawned one does not
     meter = memory.Meter((job.service or {}).get("process"))
     progress.enter(Stage.LOAD)
     target = kind(settings=job.cell.settings, options=job.target.options, service=job.service)

@@ -46,6 +46,12 @@ def wanted_by_name(plan: Plan) -> dict[ModelKey, tuple[str, ...]]:
     return {model: tuple(names) for model, names in found.items()}
 
 
+def of_canaries(plan: Plan) -> tuple[str, ...]:
+    """The exports of a forward pass that the plan's available targets name. Canaries run on every target."""
+    named = [target.forward_export for target in plan.targets if target.unavailable is None and target.forward_export is not None]
+    return tuple(dict.fromkeys(named))
+
+
 def chosen_between(plan: Plan) -> bool:
     """Whether some available target of the plan chooses the best of all exports."""
     return any(target.onnx_use is OnnxUse.BEST and target.unavailable is None for target in plan.targets)

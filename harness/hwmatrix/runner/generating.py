@@ -50,7 +50,7 @@ def run(job: CellJob, progress: Progress) -> End:
     descriptor = descriptor_of(job.target.backend)
     _check(descriptor)
     kind = target_class(job.target.backend)
-    kind.preload([job.model.model_class])  # a forked child inherits this from its parent; a spawned one does not
+    kind.preload(job.model_classes)  # a forked child inherits this from its parent; a spawned one does not
     meter = memory.Meter((job.service or {}).get("process"))
     progress.enter(Stage.LOAD)
     target = cast("Generating", kind(settings=job.cell.settings, options=job.target.options, service=job.service))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.models.bundle import Bundle
+from hwmatrix.models.onnx_export import is_kept
 from hwmatrix.records import (
     CellPlan,
     Divergence,
@@ -28,9 +29,17 @@ if TYPE_CHECKING:
 
     from hwmatrix.measure import memory
     from hwmatrix.models.learning.quality import Quality
+    from hwmatrix.records import Settings
     from hwmatrix.targets.protocol import DeviceUse
 
     Send = Callable[[dict[str, Any]], None]
+
+
+def reads_graph(target: TargetPlan, settings: Settings, bundle: Path) -> bool:
+    """Whether a cell reads a graph that was made with its bundle, so that it needs no model of PyTorch. ``bundle`` is its folder."""
+    if settings.new_tokens:
+        return target.generation_export is not None
+    return target.forward_export is not None and is_kept(bundle.name, bundle.parent, target.forward_export, graph=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +56,11 @@ class CellJob:
     rule: MeasureRule | None
     tolerances: dict[Dtype, Tolerance]
     service: dict[str, Any] | None = None
+
+    @property
+    def model_classes(self) -> tuple[str, ...]:
+        """The classes of models that the cell loads: none if it reads a graph."""
+        return () if reads_graph(self.target, self.cell.settings, self.bundle) else (self.model.model_class,)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

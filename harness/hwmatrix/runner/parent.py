@@ -49,7 +49,7 @@ from hwmatrix.runner.detecting import detections
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import End, run_forked
 from hwmatrix.runner.identity import shard_identity
-from hwmatrix.runner.job import CellJob
+from hwmatrix.runner.job import CellJob, reads_graph
 from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.results import error_record, not_executed, result_of
 from hwmatrix.runner.survey import classifications
@@ -57,6 +57,8 @@ from hwmatrix.store.shard import ShardWriter
 from hwmatrix.targets.protocol import target_class
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from hwmatrix.records import Detection
     from hwmatrix.targets.protocol import Service
 
@@ -101,7 +103,7 @@ def run_shard(order: ShardOrder) -> Path:
         StoreError: the shard cannot be written. Finished cells are kept in the partial file.
     """
     begin = time.perf_counter()
-    preload(order.target.backend, [order.plan.model_of(cell) for cell in order.cells])
+    preload(order.target.backend, _loaded(order))
     warm_up_ms = (time.perf_counter() - begin) * 1000
     identity = shard_identity(order, descriptor_of(order.target.backend).packages, warm_up_ms=warm_up_ms)
     service = target_class(order.target.backend).service(order.target.options)
@@ -125,11 +127,21 @@ def run_shard(order: ShardOrder) -> Path:
     return path
 
 
-def preload(backend: str, models: list[ModelPlan]) -> None:
-    """Import everything that the cells need, once. Nothing is computed here (see ``forked``)."""
-    target_class(backend).preload(sorted({model.model_class for model in (*models, *canary_plans())}))
+def preload(backend: str, models: Iterable[ModelPlan]) -> None:
+    """Import everything that the cells need, once. Nothing is computed here (see ``forked``). ``models`` are those that they load."""
+    target_class(backend).preload(sorted({model.model_class for model in models}))
     catalogue()
     overrides()
+
+
+def _loaded(order: ShardOrder) -> Iterator[ModelPlan]:
+    """The models of the cells, and the canaries, whose cells load a model and read no graph."""
+    of_cells = ((order.plan.model_of(cell), _adapted(order.target, cell), cell.settings) for cell in order.cells)
+    canaries = ((model, order.target, _canary_settings(model, Dtype.FLOAT32)) for model in canary_plans())
+    for model, target, settings in (*of_cells, *canaries):
+        entry = order.bundles.get(model.key)
+        if entry is None or entry.key is None or not reads_graph(target, settings, order.cache / entry.key):
+            yield model
 
 
 def _parallel_cells(order: ShardOrder, service: Service | None, detected: list[Detection]) -> int:
@@ -198,7 +210,13 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
 def _adapted(target: TargetPlan, cell: CellPlan) -> TargetPlan:
     """The target for an adapted cell: with the option that selects the adaptation's exporter, if it has one."""
     exporter = cell.adaptation.change.export if cell.adaptation is not None else None
-    return target if exporter is None else dataclasses.replace(target, options={**target.options, "export": exporter})
+    if exporter is None:
+        return target
+    return dataclasses.replace(target, options={**target.options, "export": exporter}, forward_export=None)
+
+
+def _canary_settings(model: ModelPlan, dtype: Dtype) -> Settings:
+    return Settings(dtype=dtype, batch=model.batch, sequence_length=model.sequence_length, threads=1)
 
 
 def _resident_mb() -> float | None:
@@ -245,7 +263,7 @@ class _Cells:
 
     def _canary_cell(self, model: ModelPlan, dtype: Dtype) -> CellPlan:
         target = self._order.target.name
-        settings = Settings(dtype=dtype, batch=model.batch, sequence_length=model.sequence_length, threads=1)
+        settings = _canary_settings(model, dtype)
         key = f"{model.name}/{model.size.value}/{target}/{dtype.value}"
         return CellPlan(key=key, model=model.name, size=model.size, target=target, settings=settings, limits=_CANARY_LIMITS)
 

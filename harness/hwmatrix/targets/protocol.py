@@ -93,7 +93,10 @@ class Target(Protocol):
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
-        """Import in the warm parent what every cell needs. Must not start threads or a device's runtime."""
+        """Import in the warm parent what every cell needs. Must not start threads or a device's runtime.
+
+        ``model_classes`` are the classes of the models that cells load; none if they only read graphs that were made with the bundles.
+        """
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Service | None:

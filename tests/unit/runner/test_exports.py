@@ -112,6 +112,15 @@ def test_available_targets_whose_cells_run_one_pass_need_the_graph_that_they_nam
     assert exports.wanted_by_name(dataclasses.replace(plan, targets=gone)) == {}
 
 
+def test_canaries_need_the_graphs_that_available_targets_name() -> None:
+    plan = make.plan(models=("gpt2",), targets=("cpu", "openvino"))
+    assert exports.of_canaries(plan) == ()
+    targets = tuple(dataclasses.replace(each, forward_export=descriptor_of(each.backend).forward_export) for each in plan.targets)
+    assert exports.of_canaries(dataclasses.replace(plan, targets=targets)) == ("openvino",)
+    gone = tuple(dataclasses.replace(each, unavailable="gone") for each in targets)
+    assert exports.of_canaries(dataclasses.replace(plan, targets=gone)) == ()
+
+
 def test_available_targets_whose_cells_generate_need_their_exports() -> None:
     plan = make.plan(models=("gpt2",), targets=("cpu", "onnxruntime", "openvino", "qnn"))
     assert exports.wanted_by_name(plan) == {}

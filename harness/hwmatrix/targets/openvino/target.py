@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -92,12 +94,15 @@ class OpenVino:
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
-        """Import only the Python modules: a Core starts threads, so it belongs into the child."""
+        """Import only the Python modules: a Core starts threads, so it belongs into the child. Without classes, nothing is converted."""
         openvino_graph.without_telemetry()
         import openvino  # noqa: F401
 
-        exporter_imports.for_openvino()
-        preload_torch(model_classes)
+        with contextlib.suppress(ImportError):  # a cell that needs it meets the same error and records it
+            importlib.import_module("nncf")
+        if model_classes:
+            exporter_imports.for_openvino()
+            preload_torch(model_classes)
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> None:
