@@ -229,6 +229,15 @@ def test_what_cannot_be_built_says_why(changes: dict[str, Any], kind: str, hint:
     assert caught.value.error_type == kind
 
 
+def test_a_class_whose_packages_are_not_installed_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers has a class without contents in its place, which also lists the packages that are there."""
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setattr(transformers, "QuuxModel", type("QuuxModel", (), {"_backends": ["torch", "not_installed"]}), raising=False)
+    with pytest.raises(FactoryError, match=r"^QuuxModel needs packages that are not installed: not_installed$") as caught:
+        build_model(plan("bert", model_class="QuuxModel"))
+    assert caught.value.error_type == "missing_package"
+
+
 def test_unknown_key_of_a_nested_config() -> None:
     config = {"vision_config": {"model_type": "clip_vision_model", "imagesize": 28}}
     with pytest.raises(FactoryError, match=r"config\.vision_config: .* did you mean 'image_size'"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib.util
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -239,10 +240,17 @@ def _transformers() -> Any:
 
 
 def _class(name: str) -> Any:
-    """A model class of transformers by its name."""
+    """A model class of transformers by its name.
+
+    Raises:
+        FactoryError: there is none, or it needs a package that is not installed.
+    """
     transformers = _transformers()
     found = getattr(transformers, name, None)
     if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
+        missing = [package for package in getattr(found, "_backends", ()) if importlib.util.find_spec(package) is None]
+        if missing:  # transformers has a class without contents in its place
+            raise FactoryError(f"{name} needs packages that are not installed: {', '.join(missing)}", error_type="missing_package")
         models = [other for other in dir(transformers) if other[:1].isupper() and not other.endswith(("Config", "Processor", "Tokenizer"))]
         message = f"transformers {transformers.__version__} has no model class {name!r}{_did_you_mean(name, models)}"
         raise FactoryError(message, error_type="unknown_class")
