@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from pathlib import Path
@@ -18,12 +19,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sections import put
 
+from hwmatrix.matrix.load import load
 from hwmatrix.records import Dtype
 from hwmatrix.store.reading import reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+MATRIX: Final = Path(__file__).parents[2] / "matrix.yaml"
 PAGE: Final = Path(__file__).parents[2] / "docs" / "precision.md"
 QUERY: Final = """
 SELECT
@@ -67,7 +70,7 @@ def main() -> int:
             made = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
             (plan,) = connection.execute("SELECT CAST(plan AS VARCHAR) FROM runs ORDER BY created_at DESC LIMIT 1").fetchone() or ("{}",)
         found |= {(row["model"], row["target"], row["dtype"]): row for row in made}
-    rows = list(found.values())
+    rows = [row for row in found.values() if arguments.full or row["model"] in _default_models()]
     if arguments.full:
         section = "full-size"
         tables = [_full_table(target, [row for row in rows if row["target"] == target]) for target in _distinct(rows, "target")]
@@ -87,6 +90,13 @@ def main() -> int:
     if arguments.write:
         put(PAGE, section, text)
     return 0
+
+
+@functools.cache
+def _default_models() -> frozenset[str]:
+    """The models that matrix.yaml has as recipes of their own: the database may have every type of transformers besides."""
+    spec = load(MATRIX).spec
+    return frozenset(name for name, model in spec.models.items() if model.tiny is not None)
 
 
 def _rounded_table(dtype: str, targets: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:

@@ -43,10 +43,10 @@ def names_the_snapshot(evidence: Any) -> None:
 
 
 def test_classify_answers_from_measurements(capsys: pytest.CaptureFixture[str]) -> None:
-    (answer,) = told(capsys, "classify", "--model", "bert-base-uncased")
+    (answer,) = told(capsys, "classify", "--model", "openai/clip-vit-base-patch32")
     openvino = answer["hardware_profile"]["openvino"]
     assert (openvino["basis"], openvino["nearness"]) == ("measured", "model")
-    assert 1.2 < openvino["speed_up"] < 1.7  # in full size; the tiny one is 17 times as fast
+    assert 1.2 < openvino["speed_up"] < 1.7  # in full size; the tiny one is 12 times as fast
     assert openvino["dtype"] == "float32"  # of speed and memory, though the runtime's default precision was faster
     assert answer["classification"]["size_tier"] == "medium"
     names_the_snapshot(answer["evidence"])
