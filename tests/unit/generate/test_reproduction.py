@@ -268,6 +268,15 @@ def test_without_hints_the_script_leaves_the_choice_to_the_plugin_too(tmp_path: 
     assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" not in script
 
 
+@pytest.mark.parametrize(("option", "read"), [({}, True), ({"attention": "eager"}, False), ({"export": "trace"}, False)])
+def test_openvino_s_graph_is_read_from_a_file_where_the_cell_reads_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: dict[str, str], read: object
+) -> None:
+    monkeypatch.setitem(BACKENDS, "openvino", {"device": "CPU", **option})
+    script = script_of(database_of(tmp_path / "m.duckdb", "openvino"), "openvino")
+    assert ('core.read_model(folder / "converted.xml")' in script) is read
+
+
 @pytest.mark.parametrize(("error", "refused"), [(1e-5, True), (0.5, False)])
 def test_a_kernel_that_differs_from_its_own_weights_alone_has_no_script(tmp_path: Path, error: float, refused: object) -> None:
     """The reference in float32 is the only one that a script has."""
