@@ -412,9 +412,19 @@ def _failure_fields(failure: OnnxFailure) -> dict[str, Any]:
 
 
 def _versions(exporter: str) -> dict[str, str]:
-    """What determines a graph besides the model: the versions of the installed packages, and the checksum of our own code."""
-    versions = {name: importlib.metadata.version(name) for name in _PACKAGES_OF.get(exporter, _PACKAGES)}
+    """What determines a graph besides the model: the versions of the installed packages, and the checksum of our own code.
+
+    A package that is not installed has the version ``none``: the exporter then fails, which is kept until it is installed.
+    """
+    versions = {name: _version(name) for name in _PACKAGES_OF.get(exporter, _PACKAGES)}
     return versions | {"hwmatrix": code_checksum(_MODULES_OF.get(exporter, _MODULES))}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
 
 
 @functools.cache

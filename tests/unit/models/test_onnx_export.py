@@ -254,9 +254,36 @@ def test_an_openvino_graph_is_made_again_only_after_a_change_to_its_own_modules(
     assert of_onnx != begin[0]
     assert of_openvino == begin[1]
     (own / "openvino_conversion.py").write_text("# changed")
-    assert versions() == [of_onnx, {**begin[1], "hwmatrix": versions()[1]["hwmatrix"]}]
-    assert versions()[1] != begin[1]
+    still, changed = versions()
+    assert still == of_onnx
+    assert changed != begin[1]
     onnx_export.code_checksum.cache_clear()
+
+
+def test_a_reference_image_without_openvino_keeps_a_failure_until_it_has_it(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell then converts its model itself."""
+    installed: dict[str, str] = {"torch": "1", "transformers": "1"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise onnx_export.importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    def missing(*_: Any) -> dict[str, Any]:
+        raise ModuleNotFoundError("No module named 'openvino'")
+
+    monkeypatch.setattr(onnx_export.importlib.metadata, "version", version)
+    monkeypatch.setattr(openvino_conversion, "make", missing)
+    failed = export_one(bundle, tmp_path, OPENVINO)
+    assert isinstance(failed, OnnxFailure)
+    assert (failed.error_type, read_openvino(bundle, tmp_path)) == ("builtins.ModuleNotFoundError", None)
+    monkeypatch.setattr(openvino_conversion, "make", converted)
+    assert export_one(bundle, tmp_path, OPENVINO) == failed
+    installed["openvino"] = "1"
+    assert export_one(bundle, tmp_path, OPENVINO) == read_openvino(bundle, tmp_path)
+    assert read_openvino(bundle, tmp_path) is not None
 
 
 def converted(_: Bundle, folder: Path) -> dict[str, Any]:
