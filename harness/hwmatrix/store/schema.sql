@@ -93,8 +93,8 @@ CREATE TABLE cells (
     -- MEASURED
     error_type       VARCHAR,
     severity         VARCHAR,
-    message          VARCHAR,
-    traceback        VARCHAR,
+    message          VARCHAR USING COMPRESSION 'zstd',
+    traceback        VARCHAR USING COMPRESSION 'zstd',
     needs            VARCHAR[],             -- operators or features that the target lacks
     exit_code        INTEGER,
     signal           INTEGER,
@@ -102,7 +102,7 @@ CREATE TABLE cells (
     adaptation       JSON,                  -- the settings that were changed: {"batch": 4}
     started_at       TIMESTAMP NOT NULL,
     wall_ms          DOUBLE NOT NULL,       -- of the whole cell, from the fork to the end
-    command          VARCHAR NOT NULL       -- repeats this cell alone
+    command          VARCHAR NOT NULL USING COMPRESSION 'zstd' -- repeats this cell alone
 );
 
 CREATE TABLE stages (
