@@ -25,6 +25,7 @@ from hwmatrix.cli.options import (
     EngineChoice,
     Everything,
     Format,
+    Forward,
     Generation,
     Isolating,
     IsolationChoice,
@@ -70,6 +71,7 @@ def matrix_command(
     everything: Everything = False,
     timing: Timing = None,
     generation: Generation = None,
+    forward: Forward = True,
     adapt: Adapt = None,
     detect_only: Annotated[bool, typer.Option("--detect-only", help="Only print the detected hardware.")] = False,
     workers: Annotated[
@@ -111,6 +113,8 @@ def matrix_command(
 
         hwmatrix matrix --suite all --targets cpu openvino
 
+        hwmatrix matrix --models llama --size full --no-forward
+
         hwmatrix matrix --models bert --batch 1 8 32 --sequence-length 16 128 --threads 1 2
 
         hwmatrix matrix --engine cluster --scheduler tls://10.0.0.5:8786
@@ -128,7 +132,7 @@ def matrix_command(
     again = resume or stale
     if again:
         of_plan = (models, suite, targets, architectures, dtypes, batches, lengths, threads, size, isolation)
-        _refuse_with_resume(*of_plan, timing, generation, adapt, everything=everything)
+        _refuse_with_resume(*of_plan, timing, generation, None if forward else False, adapt, everything=everything)
     with progress(verbose=verbose) as view:
         workshop = workshop_of(loaded, environment, base_image, view)
         selection = None
@@ -144,6 +148,7 @@ def matrix_command(
                 everything=everything,
                 timing=timing,
                 generation=generation,
+                forward=forward,
                 axes=axes(batches, lengths, threads),
                 cache=workshop.cache_dir,
                 say=workshop.say,

@@ -134,6 +134,9 @@ Generation = Annotated[
         help="Also generate text with the models that can, or run one forward pass only. [default: as the suite says, else --generation]",
     ),
 ]
+Forward = Annotated[
+    bool, typer.Option("--forward/--no-forward", help="Also run one forward pass of each model. Without it, only text is generated.")
+]
 Adapt = Annotated[
     bool | None,
     typer.Option("--adapt/--no-adapt", help="Retry failed cells with one setting changed, or don't. [default: as matrix.yaml says]"),

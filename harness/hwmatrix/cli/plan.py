@@ -20,6 +20,7 @@ from hwmatrix.cli.options import (
     Batches,
     Dtypes,
     Everything,
+    Forward,
     Generation,
     Lengths,
     Matrix,
@@ -65,6 +66,7 @@ def plan_command(
     everything: Everything = False,
     timing: Timing = None,
     generation: Generation = None,
+    forward: Forward = True,
     isolation: Annotated[
         Isolation, typer.Option("--isolation", help="How targets are isolated from their machines.")
     ] = Isolation.CONTAINER,
@@ -92,6 +94,7 @@ def plan_command(
         everything=everything,
         timing=timing,
         generation=generation,
+        forward=forward,
         axes=axes(batches, lengths, threads),
         cache=environment.cache,
         say=functools.partial(typer.echo, err=True),

@@ -46,7 +46,7 @@ class Selection:
 
     ``extra`` are models that matrix.yaml does not list (a hub id, a checkpoint folder), already inspected. ``types`` are models made from
     transformers' model types alone; ``types_of`` is the version of transformers that has these types. ``timing``, ``generation`` and
-    ``axes`` override the suite's.
+    ``axes`` override the suite's. ``forward`` False leaves out the cells of one forward pass.
     """
 
     suite: str | None = None
@@ -56,6 +56,7 @@ class Selection:
     types_of: str | None = None
     timing: bool | None = None
     generation: bool | None = None
+    forward: bool = True
     architectures: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     dtypes: tuple[Dtype, ...] = ()
@@ -129,8 +130,11 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     axes = _axes(matrix, selection)
     models = _varied(models, axes)
     cells = _cells(models, targets, matrix, _Precisions.chosen(matrix, selection), axes)
+    if not selection.forward:
+        models, cells = _generating_alone(models, cells)
     if not cells:
-        raise NothingSelectedError("no cell matches the selection", advice="Use fewer restrictions, or another --suite.")
+        needed = "Use fewer restrictions, or another --suite." if selection.forward else "--no-forward needs models that generate text."
+        raise NothingSelectedError("no cell matches the selection", advice=needed)
     made = _plan(matrix, facts, targets=targets, models=models, cells=cells, suite=_timed_as(matrix, selection))
     whole = selection.types_of if _has_types(matrix, selection) and not selection.architectures else None
     return dataclasses.replace(made, timing=_timing(matrix, selection), types_of=whole, dtypes=selection.dtypes, axes=axes)
@@ -174,6 +178,8 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
     targets = tuple(_target_plan(name, spec.targets[name], matrix, facts) for name in names)
     models = _varied(models, old.axes)
     cells = _cells(models, targets, matrix, _Precisions.planned(old), old.axes)
+    if all(cell.settings.new_tokens for cell in old.cells):
+        models, cells = _generating_alone(models, cells)
     if not cells:
         raise NothingSelectedError("matrix.yaml no longer has any cell of the last run", advice="Start a new one without --stale.")
     whole = types_of if old.types_of is not None else None
@@ -271,6 +277,13 @@ def _generating(models: tuple[ModelPlan, ...], spec: MatrixSpec) -> tuple[ModelP
         return dataclasses.replace(model, new_tokens=size.new_tokens, prompt_lengths=lengths)
 
     return tuple(generating(model) if model.generative else model for model in models)
+
+
+def _generating_alone(models: tuple[ModelPlan, ...], cells: tuple[CellPlan, ...]) -> tuple[tuple[ModelPlan, ...], tuple[CellPlan, ...]]:
+    """The cells that generate text, and their models."""
+    kept = tuple(cell for cell in cells if cell.settings.new_tokens)
+    named = {(cell.model, cell.size) for cell in kept}
+    return tuple(model for model in models if (model.name, model.size) in named), kept
 
 
 def make_operator_plan(matrix: LoadedMatrix, names: Sequence[str], facts: RunFacts) -> Plan:

@@ -270,9 +270,26 @@ def test_models_that_generate_have_a_second_cell_where_a_target_can_or_says_why_
 def test_a_stale_run_keeps_generating(tmp_path: Path) -> None:
     path = tmp_path / "matrix.yaml"
     path.write_text(GENERATING, encoding="utf-8")
-    for generation in (True, False):
-        old = make_plan(load(path), Selection(generation=generation), FACTS)
+    for chosen in ({"generation": True}, {"generation": False}, {"forward": False}):
+        old = make_plan(load(path), Selection(**chosen), FACTS)
         assert replan(load(path), old).cells == old.cells
+
+
+def test_a_run_can_generate_alone(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(GENERATING, encoding="utf-8")
+    whole, alone = (make_plan(load(path), Selection(forward=forward), FACTS) for forward in (True, False))
+    assert alone.cells == tuple(cell for cell in whole.cells if cell.settings.new_tokens)
+    assert {model.name for model in alone.models} == {"t5", "gpt2"} < {model.name for model in whole.models}
+
+
+@pytest.mark.parametrize("selection", [{"generation": False}, {"suite": "full"}])
+def test_a_run_that_would_generate_alone_needs_models_that_can(tmp_path: Path, selection: dict[str, Any]) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(GENERATING, encoding="utf-8")
+    with pytest.raises(NothingSelectedError) as caught:
+        make_plan(load(path), Selection(forward=False, **selection), FACTS)
+    assert "--no-forward" in caught.value.advice
 
 
 @pytest.mark.parametrize(
