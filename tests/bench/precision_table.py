@@ -3,6 +3,7 @@
     python tests/bench/precision_table.py reports/latest/matrix.duckdb            print the tables
     python tests/bench/precision_table.py reports/latest/matrix.duckdb --write    put them into docs/precision.md
     python tests/bench/precision_table.py reports/latest/matrix.duckdb --full     speed, memory and loss of models in full size
+    python tests/bench/precision_table.py reports/latest/matrix.duckdb --generation   the same of cells that generate text
     python tests/bench/precision_table.py reports/published/matrix.duckdb --rounded     the precisions that are compared twice
 
 "By the fixed limit" is the verdict that ``relative_error`` of matrix.yaml alone would give.
@@ -51,6 +52,11 @@ SELECT model, target, dtype, p50_ms, ci_low_ms, ci_high_ms, run_peak_mb, relativ
 FROM matrix WHERE size = 'full' AND new_tokens = 0 AND status NOT IN ('unavailable', 'not_run')
 ORDER BY position
 """
+GENERATION: Final = """
+SELECT model, target, dtype, ttft_ms, tpot_ms, tpot_low_ms, tpot_high_ms, run_peak_mb, relative_error, status, error_type
+FROM matrix WHERE size = 'full' AND new_tokens > 0 AND status NOT IN ('unavailable', 'not_run')
+ORDER BY position
+"""
 
 
 def main() -> int:
@@ -60,19 +66,21 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the tables into docs/precision.md")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--full", action="store_true", help="models in full size")
+    which.add_argument("--generation", action="store_true", help="text generation with models in full size")
     which.add_argument("--rounded", action="store_true", help="the precisions that are compared twice")
     arguments = parser.parse_args()
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for database in arguments.database:
         with reading(database) as connection:
-            cursor = connection.execute(FULL if arguments.full else ROUNDED if arguments.rounded else QUERY)
+            cursor = connection.execute(_query(arguments))
             names = [column[0] for column in cursor.description or ()]
             made = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
             (plan,) = connection.execute("SELECT CAST(plan AS VARCHAR) FROM runs ORDER BY created_at DESC LIMIT 1").fetchone() or ("{}",)
         found |= {(row["model"], row["target"], row["dtype"]): row for row in made}
-    rows = [row for row in found.values() if arguments.full or row["model"] in _default_models()]
-    if arguments.full:
-        section = "full-size"
+    full = arguments.full or arguments.generation
+    rows = [row for row in found.values() if full or row["model"] in _default_models()]
+    if full:
+        section = "full-size" if arguments.full else "full-size-generation"
         tables = [_full_table(target, [row for row in rows if row["target"] == target]) for target in _distinct(rows, "target")]
     elif arguments.rounded:
         section = "rounded-weights"
@@ -90,6 +98,14 @@ def main() -> int:
     if arguments.write:
         put(PAGE, section, text)
     return 0
+
+
+def _query(arguments: argparse.Namespace) -> str:
+    if arguments.full:
+        return FULL
+    if arguments.generation:
+        return GENERATION
+    return ROUNDED if arguments.rounded else QUERY
 
 
 @functools.cache
@@ -126,31 +142,43 @@ def _rounded_cell(row: dict[str, Any] | None) -> str:
 
 
 def _full_table(target: str, rows: Sequence[dict[str, Any]]) -> str:
-    """The models of one target by precision: the median latency with its interval, how many times as fast as float32 it
-    is, the memory that the process held after the first pass, and the error against the reference in float32.
+    """The models of one target by precision: the speed with its interval, how many times as fast as float32 it is, the memory that the
+    process held after the first pass, and the error against the reference in float32.
     """
     dtypes = _distinct(rows, "dtype")
     lines = [f"### {target}", "", f"| model | {' | '.join(dtypes)} |", "|---" * (1 + len(dtypes)) + "|"]
     for model in _distinct(rows, "model"):
         mine = {row["dtype"]: row for row in rows if row["model"] == model}
-        wide = mine.get("float32", {}).get("p50_ms")
+        wide = _time(mine.get("float32", {}))
         lines.append(f"| {model} | {' | '.join(_full_cell(mine[dtype], wide) if dtype in mine else '' for dtype in dtypes)} |")
     return "\n".join(lines)
 
 
 def _full_cell(row: dict[str, Any], wide: float | None) -> str:
-    """``wide`` is the latency in float32."""
-    if row["p50_ms"] is None:
+    """``wide`` is the latency in float32, or the time of a token."""
+    if _time(row) is None:
         error = "" if row["relative_error"] is None else f" {_number(row['relative_error'])}"
         return f"{row['status']}: {(row['error_type'] or 'not timed').replace('_', ' ')}{error}"
-    parts = [_milliseconds(row)]
+    parts = [_tokens(row) if "tpot_ms" in row else _milliseconds(row)]
     if row["dtype"] != "float32" and wide is not None:
-        parts.append(f"{wide / row['p50_ms']:.2f} times")
+        parts.append(f"{wide / _time(row):.2f} times")
+    if "ttft_ms" in row:
+        parts.append(f"prompt {row['ttft_ms']:.0f} ms")
     if row["run_peak_mb"] is not None:
         parts.append(f"{row['run_peak_mb']:.0f} MB")
     if row["dtype"] != "float32":
         parts.append(f"loss {_number(row['relative_error'])}")
     return ", ".join(parts)
+
+
+def _time(row: dict[str, Any]) -> Any:
+    return row.get("tpot_ms", row.get("p50_ms"))
+
+
+def _tokens(row: dict[str, Any]) -> str:
+    """New tokens per second after the first, with the interval of the median time of a token."""
+    interval = f" ({1000 / row['tpot_high_ms']:.1f} to {1000 / row['tpot_low_ms']:.1f})" if row["tpot_low_ms"] is not None else ""
+    return f"{1000 / row['tpot_ms']:.1f} tokens/s{interval}"
 
 
 def _milliseconds(row: dict[str, Any]) -> str:

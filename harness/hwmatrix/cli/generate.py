@@ -29,6 +29,8 @@ from hwmatrix.matrix.load import load
 from hwmatrix.records import Dtype, Size
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hwmatrix.generate.model_tests import GeneratedTest
     from hwmatrix.matrix.spec import MatrixSpec
 
@@ -62,6 +64,13 @@ Again = Annotated[
     tuple[str, str] | None,
     typer.Option("--reproduce", help="Instead of tests, write a script that reproduces the failure of this cell.", metavar="MODEL TARGET"),
 ]
+GenerationOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--generation/--no-generation",
+        help="With --reproduce: the cell that generates text, or that of one forward pass. [default: the latter, if it fails]",
+    ),
+]
 DtypeOption = Annotated[Dtype | None, typer.Option("--dtype", help="With --reproduce: the precision of the cell.")]
 OutputFile = Annotated[
     Path | None,
@@ -90,6 +99,7 @@ def generate_command(
     debug: Debug = False,
     again: Again = None,
     dtype: DtypeOption = None,
+    generation: GenerationOption = None,
     output_file: OutputFile = None,
     force: Force = False,
     database: Database = None,
@@ -112,13 +122,12 @@ def generate_command(
     """
     names = [*(model or ()), *(more or ())]
     ways = {"--all": everything, "--priority": priority is not None, "--templates": templates is not None, "--reproduce": again is not None}
-    _check(ways, names=names, again=again, timeout=timeout, dtype=dtype, output_file=output_file, force=force)
+    _check(ways, names=names, again=again, timeout=timeout, dtype=dtype, generation=generation, output_file=output_file, force=force)
     if debug:
         logging.getLogger("hwmatrix").setLevel(logging.DEBUG)
     if again is not None:
-        _reproduce(
-            again, database or default_database(DEFAULT_OUTPUT), dtype=dtype, size=size, file=output_file, force=force, output=output
-        )
+        chosen = {"dtype": dtype, "size": size, "generation": generation, "force": force}
+        _reproduce(again, database or default_database(DEFAULT_OUTPUT), chosen, file=output_file, output=output)
         return
     if templates is not None:
         for path in write_templates(templates):
@@ -156,11 +165,11 @@ def _check(ways: dict[str, bool], *, names: list[str], again: tuple[str, str] | 
             Problem(where="--timeout", what=f"{timeout} is not a valid number of minutes", hint="0 releases unused models at once")
         )
     if again is None:
-        options = {"dtype": "--dtype", "output_file": "--output", "force": "--force"}
+        options = {"dtype": "--dtype", "generation": "--generation", "output_file": "--output", "force": "--force"}
         problems += [
             Problem(where=options[name], what="it is only allowed with --reproduce", hint="leave it out")
             for name, value in details.items()
-            if value
+            if value not in {None, False} or (name == "generation" and value is not None)
         ]
     if problems:
         raise ConfigError(problems)
@@ -222,10 +231,8 @@ def _print_tests(made: list[GeneratedTest], left_out: dict[str, str], folder: Pa
 _KEYS: Final = ("model", "family", "subfamily", "structure", "confidence", "source", "template", "devices", "path", "run", "left_out")
 
 
-def _reproduce(
-    cell: tuple[str, str], database: Path | None, *, dtype: Dtype | None, size: Size | None, file: Path | None, force: bool, output: Format
-) -> None:
-    """Write the script of a cell, and print what it reproduces.
+def _reproduce(cell: tuple[str, str], database: Path | None, chosen: Mapping[str, Any], *, file: Path | None, output: Format) -> None:
+    """Write the script of a cell, and print what it reproduces. ``chosen`` are the options of :func:`reproduce`.
 
     Raises:
         ConfigError: no such cell on record, or the file cannot be written.
@@ -237,7 +244,7 @@ def _reproduce(
         )
         raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
     try:
-        made = reproduce(name_on_record(cell[0], database), cell[1], database=database, dtype=dtype, size=size, force=force)
+        made = reproduce(name_on_record(cell[0], database), cell[1], database=database, **chosen)
     except CellFailure as failure:
         what = f"the model cannot be built here, and so its inputs cannot either: {failure}"
         raise ConfigError(
@@ -245,18 +252,20 @@ def _reproduce(
         ) from failure
     if file == _STANDARD_OUTPUT:
         if made.data:
-            what = "the script reads the model from a folder beside it, since hwmatrix trained it"
+            what = "the script reads a folder beside it"
             raise ConfigError([Problem(where="--output -", what=what, hint="name a file")])
         typer.echo(made.script, nl=False)
         return
     found = made.cell
-    file = file or _replaceable(Path(f"reproduce_{slug(found.model.name)}_{slug(found.target.name)}.py"))
+    kind = "_generation" if found.settings.new_tokens else ""
+    file = file or _replaceable(Path(f"reproduce_{slug(found.model.name)}_{slug(found.target.name)}{kind}.py"))
     _write(made, file)
     facts = {
         "model": found.model.name,
         "target": found.target.name,
         "dtype": found.settings.dtype.value,
         "size": found.model.size.value,
+        "new_tokens": found.settings.new_tokens,
         "status": found.status.value,
         "message": found.message,
         "also_failing": list(found.also_failing),
@@ -269,7 +278,7 @@ def _reproduce(
         typer.echo(json.dumps(facts, indent=2))
         return
     if made.data:
-        typer.echo(f"wrote {facts['data']}: the trained model and its inputs; they belong to the script")
+        typer.echo(f"wrote {facts['data']}: {made.described}; it belongs to the script")
     typer.echo(f"wrote {file}: {facts['model']} on {facts['target']}, {facts['dtype']}, {facts['size']}: {facts['status']}")
     if found.message:
         typer.echo(f"  as measured: {found.message}")

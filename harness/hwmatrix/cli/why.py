@@ -16,7 +16,6 @@ from rich.text import Text
 from hwmatrix.basics.escape import plain
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Database, Format, FormatOption, RunId
 from hwmatrix.cli.tables import LEVEL_STYLES
-from hwmatrix.knowledge.measured_cell import TRIED_AND_FAILED
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Execution, Status
 from hwmatrix.report import adapted, compilation, grid, numbers, origins
@@ -96,8 +95,9 @@ def _lines(answer: Answer, database: Path) -> list[tuple[str, str]]:
         lines.append((f"  versions:   {plain(packages)}", "dim"))
     if cell.command:
         lines.append((f"  repeat it:  {plain(cell.command)}", "dim"))
-    if cell.status in TRIED_AND_FAILED - {Status.FACTORY_ERROR} and not cell.new_tokens:
+    if cell.has_script:
         asked = ["hwmatrix", "generate", "--reproduce", cell.model, cell.target, "--dtype", cell.dtype.value, "--size", cell.size.value]
+        asked += ["--generation"] if cell.new_tokens else []
         lines.append((f"  as script:  {plain(shlex.join([*asked, '--database', str(database)]))}", "dim"))
     return lines
 

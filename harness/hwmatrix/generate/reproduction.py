@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.cache_folder import needed_cache_folder
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
+from hwmatrix.generate import generation_script
 from hwmatrix.generate.model_code import ModelCode, model_code
 from hwmatrix.generate.rendering import render
 from hwmatrix.knowledge.measured_cell import PRECISION_LOSS, MeasuredCell, find_cell
@@ -20,6 +21,8 @@ from hwmatrix.records import Backend, Dtype, Execution, Size, Status
 from hwmatrix.records.backends import Memory, descriptor_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hwmatrix.records import TargetPlan
 
 _PACKAGES: Final = {
@@ -30,6 +33,8 @@ _PACKAGES: Final = {
     "browser": ("torch", "transformers", "onnx", "onnxscript"),
     "executorch": ("torch", "transformers", "executorch"),
 }
+_OF_GRAPHS: Final = {"openvino": ("openvino", "numpy", "safetensors"), "onnxruntime": ("onnxruntime", "numpy", "safetensors")}
+"""The packages of scripts that read exported graphs."""
 _OPENVINO_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.BFLOAT16: "bf16"}
 """The hint for a precision; there is none for ``default``."""
 _REDUCED: Final = frozenset({Dtype.FLOAT16, Dtype.INT8, Dtype.INT4, Dtype.INT8_DYNAMIC, Dtype.A8W8})
@@ -49,6 +54,7 @@ _BROWSER_FLAGS: Final = {"software": "--enable-unsafe-webgpu --use-webgpu-adapte
 _NOT_OUTPUTS: Final = ("past_key_values", "past_buckets_states", "cache_params", "mems", "loss")
 MARK: Final = "# Measured by hwmatrix "
 """The start of a line that every such script has."""
+_CRASHED: Final = "The process of the cell died: expect a signal to kill this script."
 _MESSAGE_LIMIT: Final = 1200
 _QNN_SOC_MODEL: Final = 57
 _CALIBRATION_SAMPLES: Final = 8
@@ -60,12 +66,14 @@ _WITHOUT_GRAPH: Final = frozenset({"export_failed", "export_timeout", "data_depe
 class Reproduction:
     """A script, and the cell that it reproduces.
 
-    ``data`` are files to copy into a folder beside the script, with its name without ``.py``; empty for most scripts.
+    ``data`` are files to copy into a folder beside the script, with its name without ``.py``; empty for most scripts. ``described`` says
+    what they are.
     """
 
     cell: MeasuredCell
     script: str
     data: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    described: str = "the trained model and its inputs"
 
 
 def reproduce(
@@ -75,6 +83,7 @@ def reproduce(
     database: Path,
     dtype: Dtype | None = None,
     size: Size | None = None,
+    generation: bool | None = None,
     force: bool = False,
     cache: Path | None = None,
 ) -> Reproduction:
@@ -94,7 +103,7 @@ def reproduce(
         FactoryError: the model cannot be made here.
         StoreError: the database cannot be read.
     """
-    cell = find_cell(database, model, target, dtype=dtype, size=size, passing=force)
+    cell = find_cell(database, model, target, dtype=dtype, size=size, generation=generation, passing=force)
     if cell.error_type == PRECISION_LOSS and not force:
         message = f"{cell.model.name} on {cell.target.name} in {cell.precision} is no error of the target: {cell.message}"
         raise NothingSelectedError(message, advice="Choose a more precise --dtype. To write the script anyway, add --force.")
@@ -104,32 +113,67 @@ def reproduce(
         what = f"a script cannot show what fails for {where}: its kernels differ too much from the same rounded weights in float32, but a "
         what += "script compares with the reference, and that error is allowed"
         raise ConfigError([Problem(where="--dtype", what=what, hint="rerun the cell (the report has its command), or add --force")])
-    code = model_code(cell.model, cache or needed_cache_folder(os.environ) / "bundles")
+    bundles = cache or needed_cache_folder(os.environ) / "bundles"
+    if cell.settings.new_tokens:
+        return _of_generation(cell, bundles)
+    code = model_code(cell.model, bundles)
     reducing = _REDUCING.get((kind, cell.settings.dtype))
     packages = (*_PACKAGES[kind], *(["diffusers"] if code.diffuser else []), *([reducing] if reducing else []))
     script = render(
         f"reproduce/{kind}.py.j2",
-        title=_title(cell),
-        cell=cell,
-        facts=_facts(cell),
+        **_common(cell, packages, _notes(cell, kind, code)),
         model=cell.model,
         recipe=cell.model.weights == RECIPE and not cell.model.trained and code.diffuser is None,
         code=code,
         eager=_eager(code),
-        tolerance=cell.allowed_error,
-        packages=packages,
-        requirements=[_pinned(name, cell) for name in packages],
-        notes=_notes(cell, kind, code),
         not_outputs=_NOT_OUTPUTS,
-        limit_mb=cell.limits.memory_mb if cell.status is Status.OOM and _limits_host_memory(cell) else None,
-        timeout_s=cell.limits.timeout_s if cell.status is Status.TIMEOUT else None,
-        external=cell.model.size is Size.FULL,
-        reduced=cell.settings.dtype.value if cell.settings.dtype in _REDUCED else None,
-        group=_GROUP,
         samples=_CALIBRATION_SAMPLES,
         **_RUNTIMES[kind](cell, code),
     )
     return Reproduction(cell=cell, script=script, data=code.data)
+
+
+def _of_generation(cell: MeasuredCell, cache: Path) -> Reproduction:
+    """The script of a cell that generates text.
+
+    Raises:
+        ConfigError: there is no such script.
+        FactoryError: the model cannot be made here.
+    """
+    kind, found = _template(cell.target), generation_script.parts_of(cell, cache)
+    reducing = _REDUCING.get((found.template, cell.settings.dtype))
+    needed = _OF_GRAPHS.get(found.template) or _PACKAGES[kind]
+    packages = (*needed, *([reducing] if reducing else []))
+    values = found.values
+    if found.template == "torch":
+        values |= _torch_values(cell)
+    elif found.template == "openvino":
+        values |= _plugin_values(cell)
+    notes = [f"The folder beside this script has what it reads: {found.described}."]
+    if found.digest != cell.bundle:
+        notes.append("The model was built anew, and may differ in its last digits from that of the run.")
+    if cell.status is Status.CRASH:
+        notes.append(_CRASHED)
+    script = render(f"reproduce/generation/{found.template}.py.j2", **_common(cell, packages, notes), **values)
+    return Reproduction(cell=cell, script=script, data=found.data, described=found.described)
+
+
+def _common(cell: MeasuredCell, packages: Sequence[str], notes: Sequence[str]) -> dict[str, Any]:
+    """The values that every template gets."""
+    return {
+        "title": _title(cell),
+        "cell": cell,
+        "facts": _facts(cell),
+        "tolerance": cell.allowed_error,
+        "packages": packages,
+        "requirements": [_pinned(name, cell) for name in packages],
+        "notes": notes,
+        "limit_mb": cell.limits.memory_mb if cell.status is Status.OOM and _limits_host_memory(cell) else None,
+        "timeout_s": cell.limits.timeout_s if cell.status is Status.TIMEOUT else None,
+        "external": cell.model.size is Size.FULL,
+        "reduced": cell.settings.dtype.value if cell.settings.dtype in _REDUCED else None,
+        "group": _GROUP,
+    }
 
 
 def _template(target: TargetPlan) -> str:
@@ -205,7 +249,7 @@ def _notes(cell: MeasuredCell, kind: str, code: ModelCode) -> list[str]:
             "so it may fail at one of them first: hwmatrix's docs/targets/executorch.md lists them."
         )
     if cell.status is Status.CRASH:
-        notes.append("The process of the cell died: expect a signal to kill this script.")
+        notes.append(_CRASHED)
     if cell.model.weights != RECIPE and code.built is None and code.diffuser is None and not cell.model.hub_id:
         notes.append("The weights are a local checkpoint: attach it, or use one that others have.")
     return notes
@@ -220,19 +264,27 @@ def _pinned(package: str, cell: MeasuredCell) -> str:
 def _torch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     if cell.status is Status.FACTORY_ERROR:
         return {"device": "cpu", "attention": _eager(code), "compiled": False, "rounded": None, "dtype": "float32"}
-    descriptor, options = descriptor_of(cell.target.backend), cell.target.options
-    number = int(options.get("device", 0)) if descriptor.several else 0
+    compiled = descriptor_of(cell.target.backend).compiling(cell.target.options)
+    return {**_torch_values(cell), "attention": _attention(cell, code), "compiled": compiled}
+
+
+def _torch_values(cell: MeasuredCell) -> dict[str, Any]:
+    descriptor = descriptor_of(cell.target.backend)
+    number = int(cell.target.options.get("device", 0)) if descriptor.several else 0
     rounded = _TORCHAO.get(cell.settings.dtype)
     return {
         "device": descriptor.torch_name(number),
-        "attention": _attention(cell, code),
-        "compiled": descriptor.compiling(options),
         "rounded": rounded,
         "dtype": "float32" if rounded else cell.settings.dtype.value,
     }
 
 
 def _openvino(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
+    converted = (cell.method or "").startswith("openvino.convert_model") or cell.error_type == "unsupported_operator"
+    return {**_plugin_values(cell), "attention": _attention(cell, code), "exporter": "openvino" if converted else "transformers"}
+
+
+def _plugin_values(cell: MeasuredCell) -> dict[str, Any]:
     device = str(cell.target.options.get("device", "CPU"))
     hinted = bool(cell.target.options.get("precision_hints", True))
     config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
@@ -242,14 +294,7 @@ def _openvino(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
         config["INFERENCE_PRECISION_HINT"] = "f16" if cell.settings.dtype is Dtype.FLOAT16 else "f32"
     if device == "CPU":
         config["INFERENCE_NUM_THREADS"] = str(cell.settings.threads)
-    converted = (cell.method or "").startswith("openvino.convert_model") or cell.error_type == "unsupported_operator"
-    return {
-        "device": device,
-        "hinted": hinted,
-        "config": config,
-        "attention": _attention(cell, code),
-        "exporter": "openvino" if converted else "transformers",
-    }
+    return {"device": device, "hinted": hinted, "config": config}
 
 
 def _export(cell: MeasuredCell) -> dict[str, Any]:

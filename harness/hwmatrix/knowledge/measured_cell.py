@@ -27,8 +27,8 @@ class MeasuredCell:
 
     ``output`` is the worst output, None if nothing was compared; ``versions`` are those of the target's packages,
     ``reference_versions`` those of the packages that built the model; ``again`` is the command that repeats the cell with hwmatrix.
-    ``precision`` is the requested one, with what the runtime chose in parentheses: ``default (bfloat16)``. ``also_failing`` names the
-    precisions and sizes of the same model on the same target that failed as well.
+    ``precision`` is the requested one, with what the runtime chose in parentheses: ``default (bfloat16)``. ``failing_prompt`` is where the
+    generation of text fails first. ``also_failing`` names the other cells of the same model on the same target that failed as well.
     """
 
     model: ModelPlan
@@ -56,6 +56,7 @@ class MeasuredCell:
     hwmatrix_version: str
     again: str
     also_failing: tuple[str, ...]
+    failing_prompt: str | None = None
 
     @property
     def failed(self) -> bool:
@@ -87,11 +88,19 @@ PRECISION_LOSS: Final = "precision_loss"
 
 
 def find_cell(
-    database: Path, model: str, target: str, *, dtype: Dtype | None = None, size: Size | None = None, passing: bool = False
+    database: Path,
+    model: str,
+    target: str,
+    *,
+    dtype: Dtype | None = None,
+    size: Size | None = None,
+    generation: bool | None = None,
+    passing: bool = False,
 ) -> MeasuredCell:
     """The newest failing cell of a model (its name or its hub id) on a target; with ``passing``, also a passing one.
 
-    If a run has several, it is the first in the order of matrix.yaml.
+    If a run has several, it is the first in the order of matrix.yaml, and one that generates text comes after those that do not.
+    ``generation`` selects the ones or the others.
 
     Raises:
         ConfigError: the database has no such model or target, or the two were never executed together, with the reason on record.
@@ -101,7 +110,9 @@ def find_cell(
     with reading(database) as connection:
         rows = records(connection, "reproduce_cells", {"model": model, "target": target})
         known = connection.execute("SELECT DISTINCT model, target FROM planned").fetchall()
+    rows = [row for row in rows if generation is None or bool(row["new_tokens"]) is generation]
     wanted = [row for row in rows if (dtype is None or row["dtype"] == dtype) and (size is None or row["size"] == size)]
+    wanted.sort(key=lambda row: bool(row["new_tokens"]))
     failing = sorted(filter(_has_failed, wanted), key=lambda row: row["error_type"] == PRECISION_LOSS)
     working = [row for row in wanted if row["status"] == Status.PASS]
     if failing or (passing and working):
@@ -130,7 +141,7 @@ def _unknown(
         hint = "there is nothing to run" if row["error_type"] == "unbuildable" else measure
         return ConfigError([Problem(where=where, what=f"it was not executed ({row['status']}): {row['message']}", hint=hint)])
     if rows:
-        found = ", ".join(sorted({f"{row['dtype']} in {row['size']}" for row in rows}))
+        found = ", ".join(sorted({_settings(row) for row in rows}))
         return ConfigError([Problem(where=where, what=f"{database} has it in other settings only", hint=f"there are: {found}")])
     models, targets = ({pair[index] for pair in known} for index in (0, 1))
     problems = [
@@ -150,12 +161,18 @@ def _judged_in(requested: Dtype, reported: str | None) -> Dtype:
 
 def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) -> MeasuredCell:
     plan = plan_from_json(row["plan"], where=f"{database}, run {row['run_id']}")
-    settings = Settings(dtype=Dtype(row["dtype"]), batch=row["batch"], sequence_length=row["sequence_length"], threads=row["threads"])
+    settings = Settings(
+        dtype=Dtype(row["dtype"]),
+        batch=row["batch"],
+        sequence_length=row["sequence_length"],
+        threads=row["threads"],
+        new_tokens=row["new_tokens"],
+    )
     cell = next(cell for cell in plan.cells if cell.key == row["cell_key"])
     model = plan.model_of(cell)
     packages = json.loads(row["reference_packages"] or "{}")
     libraries = ("torch", "transformers", *(["diffusers"] if model.family is Family.DIFFUSION else []))
-    others = [f"{other['dtype']} in {other['size']}: {other['status']}" for other in failing if other["cell_key"] != row["cell_key"]]
+    others = [f"{_settings(other)}: {other['status']}" for other in failing if other["cell_key"] != row["cell_key"]]
     return MeasuredCell(
         model=model,
         target=plan.target(row["target"]),
@@ -184,4 +201,10 @@ def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) ->
         hwmatrix_version=row["hwmatrix_version"],
         again=row["command"],
         also_failing=tuple(dict.fromkeys(others)),
+        failing_prompt=row["failing_prompt"],
     )
+
+
+def _settings(row: dict[str, Any]) -> str:
+    """The options of the command that select a cell, in words."""
+    return f"{row['dtype']} in {row['size']}{', generation' if row['new_tokens'] else ''}"

@@ -73,7 +73,7 @@ def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: st
     """
     if diffusion.is_diffusion(model_dir):
         return (load_pipeline if model_class == PIPELINE else diffusion.load_denoiser)(model_dir, model_class, dtype)
-    model = _load(model_dir, model_class, dtype, _attention(model_dir) if attention == _EAGER else attention)
+    model = _load(model_dir, model_class, dtype, eager_attention(model_dir) if attention == _EAGER else attention)
     for module in () if cache else model.modules():
         config: Any = getattr(module, "config", None)
         if hasattr(config, "use_cache"):
@@ -96,7 +96,7 @@ def build_diffusion(plan: ModelPlan, config: dict[str, Any] | None = None, *, pe
     return model
 
 
-def _attention(model_dir: Path) -> str | dict[str, str]:
+def eager_attention(model_dir: Path) -> str | dict[str, str]:
     """Eager attention, or the override for an architecture whose eager attention is wrong (one for the whole model, or one per part)."""
     config = model_dir / "config.json"
     model_type = read_json(config.read_bytes()).get("model_type", "") if config.is_file() else ""

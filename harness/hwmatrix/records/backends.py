@@ -148,6 +148,7 @@ class Descriptor:
     there is none, or if one of the options ``own_graph`` is set.
     ``wide_weights``: weights stay in float32 in every precision. ``fallback`` lists the targets to try after it, for any model.
     ``script`` is the template in ``generate/templates/reproduce`` that reproduces a failing cell without hwmatrix; None: there is none.
+    ``generation_script``: the template of this name in its folder ``generation`` does so for cells that generate text.
     ``held_out`` is how many held-out examples of a trained model's task are run, fewer where one takes long. ``generates``: its target
     can generate text with a cache, with the bundle's export of the name ``generation_export``; None: the model itself. ``no_generation``
     says why it cannot: cells that generate are then ``unsupported`` for this reason. With neither, there are no such cells.
@@ -180,6 +181,7 @@ class Descriptor:
     wide_weights: bool = False
     fallback: tuple[str, ...] = (Backend.CPU.value,)
     script: str | None = None
+    generation_script: bool = False
     errors: str | None = None
     held_out: int = 64
     generates: bool = False

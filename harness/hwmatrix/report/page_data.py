@@ -119,6 +119,7 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "needs": lambda cell: text(", ".join(cell.needs)) if cell.needs else None,
     "started_s": lambda cell: int(cell.started_at.timestamp()) if cell.started_at else None,
     "command": lambda cell: text(cell.command),
+    "script": lambda cell: cell.has_script,
     "isolation": lambda cell: cell.column_isolation.value,
     "executed": lambda cell: cell.isolation is not None,
     "image_digest": lambda cell: text(cell.image_digest),

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
+from hwmatrix.knowledge.measured_cell import TRIED_AND_FAILED
 from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Measured, Origin, Severity, Size, Stage, Status
+from hwmatrix.records.backends import descriptor_of, names
 from hwmatrix.report.contract import LengthEntry
 from hwmatrix.store.cell_columns import unmeasured
 from hwmatrix.store.reading import has_view, keeps_latest, query, reading, records
@@ -207,6 +209,13 @@ class CellRow(Measured):
         if first.cache_mb is None or last.cache_mb is None:
             return None
         return (last.cache_mb - first.cache_mb) * 1024 / (last.prompt_tokens - first.prompt_tokens)
+
+    @property
+    def has_script(self) -> bool:
+        """Whether ``hwmatrix generate --reproduce`` writes a script for it, if it knows its backend."""
+        if self.status not in TRIED_AND_FAILED - {Status.FACTORY_ERROR}:
+            return False
+        return not self.new_tokens or (self.backend in names() and descriptor_of(self.backend).generation_script)
 
     @property
     def decode_tokens_s(self) -> float | None:

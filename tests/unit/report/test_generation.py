@@ -135,7 +135,32 @@ def test_why_says_how_fast_it_generates_and_where_it_fails(database: Path, capsy
     assert main(["why", "gpt2", "mps", "--database", str(database)]) == 0
     told = capsys.readouterr().out
     assert "fails:      in the decode at step 2, after the padded prompt" in told
-    assert "as script:" not in told  # a script runs one forward pass
+    assert "as script:  hwmatrix generate --reproduce gpt2 mps --dtype float32 --size tiny --generation --database" in told
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "tokens", "there_is_one"),
+    [
+        ("cpu", "pass", 4, False),
+        ("cpu", "mismatch", 4, True),
+        ("openvino", "error", 4, True),
+        ("webgpu", "mismatch", 4, False),
+        ("webgpu", "mismatch", 0, True),
+        ("onnxruntime", "factory_error", 4, False),
+        ("of-another-package", "mismatch", 4, False),
+    ],
+)
+def test_failed_cells_have_a_script_where_their_runtime_has_one(
+    tmp_path: Path, target: str, status: str, tokens: int, *, there_is_one: bool
+) -> None:
+    path = tmp_path / "matrix.duckdb"
+    with Database(path) as filled:
+        filled.run()
+        filled.shard("s", target)
+        planned = filled.plan("gpt2", target, new_tokens=tokens)
+        filled.cell(planned, "s", **({} if status == "pass" else {"status": status, "error_type": "a type", "message": "a message"}))
+    (cell,) = read(path).cells
+    assert cell.has_script is there_is_one
 
 
 def test_speed_is_compared_only_with_the_same_number_of_tokens(database: Path) -> None:

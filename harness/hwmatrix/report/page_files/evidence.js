@@ -1,7 +1,6 @@
 // The evidence of one cell, in a dialog beside the matrix: its verdict, how far it got, what was measured, how to repeat it.
 const Evidence = (() => {
   const {el} = Dom;
-  const FAILED = new Set(["mismatch", "fallback", "unsupported", "error", "oom", "timeout", "crash"]);
   let dialog, opened = null;
 
   function mount(element) {
@@ -178,8 +177,8 @@ const Evidence = (() => {
         ["Cell", el("code", null, cell.key)],
       ]),
       cell.command && [el("h4", null, "Repeat it"), el("pre", {class: "command", tabindex: 0, role: "region", "aria-label": "Command"}, cell.command), copying(cell.command)],
-      FAILED.has(cell.status) && !cell.new_tokens && [el("p", null, "Write a script that reproduces it without hwmatrix into the folder of this page:"),
-        el("pre", {tabindex: 0, role: "region", "aria-label": "Command of the script"}, `hwmatrix generate --reproduce ${cell.model} ${cell.target} --dtype ${cell.dtype} --size ${cell.size} --database matrix.duckdb`)],
+      cell.script && [el("p", null, "Write a script that reproduces it without hwmatrix into the folder of this page:"),
+        el("pre", {tabindex: 0, role: "region", "aria-label": "Command of the script"}, `hwmatrix generate --reproduce ${cell.model} ${cell.target} --dtype ${cell.dtype} --size ${cell.size}${cell.new_tokens ? " --generation" : ""} --database matrix.duckdb`)],
       el("p", null, el("a", {href: Links.link({cell: cell.key})}, "Link to this cell")));
   }
 

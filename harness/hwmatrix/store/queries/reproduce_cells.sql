@@ -2,10 +2,11 @@
 -- output is the worst output. For a mismatch, it is one with an error; outputs that the reference lacks have none.
 -- Otherwise, outputs that could not be compared (NaN, another shape) come first.
 SELECT
-    m.run_id, m.model, m.size, m.target, m.dtype, m.batch, m.sequence_length, m.threads,
+    m.run_id, m.model, m.size, m.target, m.dtype, m.batch, m.sequence_length, m.threads, m.new_tokens,
     m.status, m.stage, m.error_type, m.message, m.method, m.placement_detail, m.relative_error, m.bundle,
-    -- databases up to schema 7 do not have these two
+    -- databases up to schema 8 do not have all of these
     CAST(to_json(m) ->> '$.excess' AS DOUBLE) AS excess, to_json(m) ->> '$.precision' AS "precision",
+    to_json(m) ->> '$.failing_prompt' AS failing_prompt,
     m.isolation, m.image, m.image_digest, m.versions, m.command, m.started_at,
     p.cell_key,
     r.hwmatrix_version, r.commit_id, CAST(r.plan AS VARCHAR) AS plan,
@@ -26,6 +27,6 @@ SELECT
 FROM matrix m
 JOIN runs r USING (run_id)
 JOIN planned p ON p.run_id = m.run_id AND p.cell_key = m.cell_key
-WHERE m.target = $target AND m.new_tokens = 0 AND m.status <> 'not_run'
+WHERE m.target = $target AND m.status <> 'not_run'
   AND lower($model) IN (lower(m.model), lower(m.hub_id), lower(split_part(m.hub_id, '/', 2)))
 ORDER BY r.created_at DESC, m.run_id, m.position, m.cell_key;

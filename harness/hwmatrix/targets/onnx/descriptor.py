@@ -24,6 +24,7 @@ ONNXRUNTIME: Final = Descriptor(
     onnx=OnnxUse.FIRST,
     exports=EXPORTERS,
     script="onnxruntime",
+    generation_script=True,
     generates=True,
     generation_export="generation",
 )

@@ -33,6 +33,7 @@ OPENVINO: Final = Descriptor(
     own_graph=("export", "attention"),
     wide_weights=True,
     script="openvino",
+    generation_script=True,
     generates=True,
     generation_export="generation-openvino",
     options=(Option(name="device"), Option(name="attention"), Option(name="precision_hints", kind=bool)),

@@ -28,6 +28,7 @@ CPU: Final = Descriptor(
     torch_device="cpu",
     fallback=(),
     script="torch",
+    generation_script=True,
     generates=True,
     options=_OPTIONS,
 )
@@ -52,6 +53,7 @@ CUDA: Final = Descriptor(
     memory=Memory.DEVICE,
     fallback=("openvino", "cpu"),
     script="torch",
+    generation_script=True,
     generates=True,
     options=(Option(name="device", kind=int), *_OPTIONS),
 )
@@ -75,6 +77,7 @@ ROCM: Final = Descriptor(
     memory=Memory.DEVICE,
     fallback=("openvino", "cpu"),  # as for CUDA, which it stands in for: OpenVINO's CPU device runs beside any GPU
     script="torch",
+    generation_script=True,
     generates=True,
     options=(Option(name="device", kind=int), *_OPTIONS),
 )
@@ -98,6 +101,7 @@ MPS: Final = Descriptor(
     memory=Memory.SHARED,
     fallback=("openvino", "cpu"),
     script="torch",
+    generation_script=True,
     generates=True,
     options=_OPTIONS,
 )
