@@ -145,13 +145,10 @@ def _export_values(bundle: Bundle, export: str, *, with_attention: bool) -> dict
 
     model: Any = onnx_exporters.loaded(bundle, cache=True)
     config, exporter = _EXPORTERS[export]
-    joint = samples_of(model, bundle).prefill is None
-    attention = f", attn_implementation={eager_attention(bundle.model_dir)!r}" if with_attention else ""
     return {
         "exporter": config,
         "exporter_class": exporter,
-        "joint": joint,
-        "attention": attention,
+        "joint": samples_of(model, bundle).prefill is None,
+        "attention": eager_attention(bundle.model_dir) if with_attention else None,
         "encoder_decoder": bool(model.config.is_encoder_decoder),
-        "stateful": f", stateful={joint}" if config == "OpenVINO" else "",
     }

@@ -62,9 +62,8 @@ def bundle(tmp_path: Path, exported: dict[str, Any], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(generation_script, "_exported", lambda _bundle, _cache, _export: exported["result"])
     values = {
         "joint": False,
-        "attention": "",
+        "attention": None,
         "encoder_decoder": False,
-        "stateful": "",
         "exporter": "Onnx",
         "exporter_class": "OnnxExporter",
     }
