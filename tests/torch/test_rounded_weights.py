@@ -342,8 +342,8 @@ def test_torchao_multiplies_by_the_weights_that_are_read_back(dtype: Dtype) -> N
         assert integers.round_weights(model, dtype) == 1
         assert integers.told(model) == "1 linear layers of int8 weights, 0 of float32 weights"
         quantized = model(given)
-        integers.in_float32(model)
-        in_float = model(given)
+        with integers.InFloat32(model).swapped():
+            in_float = model(given)
     assert apart(quantized.numpy(), in_float.numpy()) < 1e-6
     assert 1e-3 < apart(in_float.numpy(), plain.numpy()) < 0.02
 
@@ -381,6 +381,9 @@ def test_a_device_of_pytorch_gets_the_rounded_weights_only(dtype: Dtype, monkeyp
     assert in_float is not None
     assert apart(rounded, in_float.outputs({"x": X})["y"]) < 1e-6
     assert 1e-3 < apart(rounded, plain) < 0.02
+    with pytest.raises(TypeError, match="z"):
+        in_float.outputs({"z": X})
+    assert integers.told(model) == moved[0], "what is timed later are the rounded weights"
 
 
 def test_torchao_has_nothing_to_round_without_a_linear_layer() -> None:

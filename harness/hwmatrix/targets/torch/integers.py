@@ -79,11 +79,30 @@ def told(model: torch.nn.Module) -> str:
     return ", ".join([*(f"{count} linear layers of {kind} weights" for kind, count in kinds.items()), f"{plain} of float32 weights"])
 
 
-def in_float32(model: torch.nn.Module) -> None:
-    """Replace the rounded layers by :class:`RoundedLinear`."""
-    for name, layer in _rounded(model).items():
+class InFloat32:
+    """A model with :class:`RoundedLinear` in place of its rounded layers, but only while :meth:`swapped` is open.
+
+    The model's own layers are measured before and after that.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._layers = {name: (layer, RoundedLinear(layer)) for name, layer in _rounded(model).items()}
+
+    @contextlib.contextmanager
+    def swapped(self) -> Iterator[torch.nn.Module]:
+        """Swap the layers, and swap them back at the end."""
+        try:
+            for name, (_, in_float) in self._layers.items():
+                self._put(name, in_float)
+            yield self._model
+        finally:
+            for name, (layer, _) in self._layers.items():
+                self._put(name, layer)
+
+    def _put(self, name: str, layer: torch.nn.Module) -> None:
         parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, RoundedLinear(layer))
+        setattr(self._model.get_submodule(parent), own, layer)
 
 
 class RoundedLinear(torch.nn.Module):

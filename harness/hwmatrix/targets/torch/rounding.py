@@ -71,10 +71,9 @@ class RoundingDevice(TorchDevice):
         return Placement(on_target=placed.on_target, detail=f"{placed.detail}; {integers.told(self._model)}")
 
     def in_float(self) -> InFloat | None:
-        """Replace the layers by ones with the same rounded weights as float32 numbers, which round their inputs, if at all, in float32."""
+        """Make layers with the same rounded weights as float32 numbers, which round their inputs, if at all, in float32."""
         assert self._model is not None  # noqa: S101 - the order of the protocol
-        integers.in_float32(self._model)
-        return _InFloat(self._model, self)
+        return _InFloat(integers.InFloat32(self._model), self)
 
     def placed(self, inputs: Arrays) -> dict[str, torch.Tensor]:
         """The inputs as the model takes them."""
@@ -82,16 +81,16 @@ class RoundingDevice(TorchDevice):
 
 
 class _InFloat:
-    """A model whose weights are float32 numbers."""
+    """A model whose weights are float32 numbers while it runs here."""
 
-    def __init__(self, model: torch.nn.Module, target: RoundingDevice) -> None:
-        self._model = model
+    def __init__(self, in_float32: integers.InFloat32, target: RoundingDevice) -> None:
+        self._in_float32 = in_float32
         self._target = target
 
     def outputs(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         """One forward pass."""
-        with torch.inference_mode():
-            found = flatten_outputs(self._model(**self._target.placed(inputs), **call_options(self._model)))
+        with torch.inference_mode(), self._in_float32.swapped() as model:
+            found = flatten_outputs(model(**self._target.placed(inputs), **call_options(model)))
         return {name: tensor.cpu().numpy() for name, tensor in found.items()}
 
     def nudged(self) -> None:
