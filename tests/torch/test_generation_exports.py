@@ -73,6 +73,61 @@ def test_onnx_runtime_generates_with_rounded_weights(  # noqa: PLR0917 - what wa
     assert least < facts["relative_error"] < 0.5
 
 
+@pytest.mark.parametrize(
+    ("runtime", "name", "dtype"),
+    [
+        ("cpu", "llama", Dtype.INT8),
+        ("cpu", "t5", Dtype.INT8_DYNAMIC),
+        ("openvino", "llama", Dtype.INT8),  # its cache is a state of the graph
+        ("openvino", "t5", Dtype.INT8),
+        ("onnxruntime", "llama", Dtype.INT4),
+        ("onnxruntime", "t5", Dtype.INT8_DYNAMIC),
+    ],
+)
+def test_rounded_weights_are_compared_with_the_same_in_float32(runtime: str, name: str, dtype: Dtype, exported: Any) -> None:
+    if runtime == "cpu":
+        pytest.importorskip("torchao")
+        plan, bundle = exported(name, "onnxruntime")
+    else:
+        plan, bundle = exported(name, runtime)
+    found = ended(plan, bundle, runtime, dtype=dtype)
+    facts = found["facts"]
+    assert (found["error"] or {"type": "precision_loss"})["type"] == "precision_loss", found
+    assert 1e-3 < facts["loss"] < 0.6
+    assert facts["excess"] is not None
+
+
+@pytest.mark.parametrize("dtype", [Dtype.INT4, Dtype.INT8_DYNAMIC])
+def test_a_wrong_scale_is_a_fault_of_the_kernel_and_no_loss(dtype: Dtype, exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime gets graphs in which one product has scales that are a quarter too large; the quantizer's own are read back."""
+    import onnx
+    from onnx import numpy_helper
+
+    from hwmatrix.targets.onnx.onnxruntime import OnnxRuntime
+
+    kind, position = {Dtype.INT4: ("MatMulNBits", 2), Dtype.INT8_DYNAMIC: ("Mul", 1)}[dtype]
+    real = OnnxRuntime._session_of
+
+    def with_fault(target: OnnxRuntime, path: Path) -> Any:
+        model = onnx.load(path)
+        known = {tensor.name: tensor for tensor in model.graph.initializer}
+        scaled = [node for node in model.graph.node if node.op_type == kind and any("scale" in name for name in node.input[1:])]
+        tensor = known[next(name for name in scaled[len(scaled) // 2].input[position:] if name in known)]
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * 1.25, tensor.name))
+        faulty = path.with_name(f"faulty-{path.name}")
+        onnx.save(model, faulty)
+        return real(target, faulty)
+
+    plan, bundle = exported("llama", "onnxruntime")
+    monkeypatch.setattr(OnnxRuntime, "_session_of", with_fault)
+    found = ended(plan, bundle, "onnxruntime", dtype=dtype)
+    facts = found["facts"]
+    assert found["error"]["type"] == "mismatch", found
+    assert "from its own rounded weights in float32" in found["error"]["message"]
+    assert (facts["failing_prompt"], facts["failing_step"]) == ("traced", 0)
+    assert facts["excess"] > 100
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("fault", FAULTS[:-1], ids=lambda fault: fault.name)
 def test_a_fault_of_the_cache_is_found_where_it_is(fault: Fault, runtime: str, exported: Any) -> None:

@@ -290,7 +290,7 @@ def _unusable_precision(noise: _Noise, worst: OutputRecord, tolerance: Tolerance
     """Why the precision is too low for this model although the target computes correctly; None if it is not too low."""
     same = f"the error is normal for {noise.dtype.value} ({noise.excess:.2g} times its noise floor on the CPU), so the target is not wrong"
     if noise.against:
-        same = f"the rounded graph has an error of {noise.loss:.2g} in float32, too, so the target is not wrong"
+        same = f"the rounded graph has an error of {noise.loss:.2g} in float32, too, so the kernels are not wrong"
     if task is None:
         over = _error(worst) > tolerance.relative_error
         return f"{_difference(worst, f'exceeds {tolerance.relative_error:.3g}')}; {same}" if over else None

@@ -19,18 +19,19 @@ from hwmatrix.models import bundle as bundles
 from hwmatrix.models.generation import LENGTH, PADDED, TRACED, UNCACHED
 from hwmatrix.models.generation_export import DECODE, PREFILL, SPECIALIZED
 from hwmatrix.models.learning import quality
-from hwmatrix.records import NoiseFloor, Stage, Status
+from hwmatrix.records import Dtype, NoiseFloor, Stage, Status
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, quality_found, timed
 from hwmatrix.targets.protocol import Generating, target_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from hwmatrix.measure.parity import Comparison
     from hwmatrix.models.bundle import Generation, GenerationPrompt
-    from hwmatrix.records import Dtype, MeasureRule
+    from hwmatrix.records import MeasureRule, Placement
     from hwmatrix.records.backends import Descriptor
+    from hwmatrix.targets.protocol import GeneratingInFloat, RoundingGenerating
 
     Array = np.ndarray[Any, Any]
 
@@ -38,6 +39,8 @@ _AGAIN: Final = "repeated"
 """The name of the first prompt when it comes once more, after all others: a state that is not reset would show."""
 _NEARLY: Final = 0.1
 """The relative L2 error up to which logits count as right in any precision, when only an exception is to be explained."""
+_FAR_WORSE: Final = 10.0
+"""How many times the error of the traced prompt another one's may be, if only weights are rounded."""
 _ANSWERS: Final = quality.Answers(kind="tokens", outputs=("logits",))
 
 
@@ -82,16 +85,9 @@ def run(job: CellJob, progress: Progress) -> End:
     progress.found(on_target=placement.on_target, placement_detail=placement.detail)
 
     progress.enter(Stage.COMPARE)
-    compared = found.compared()
-    progress.found(**(dataclasses.asdict(compared.worst) if compared.worst else {}))
     allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerances[dtype], floor=found.floor(asked, dtype))
-    judged = verdict.judge(compared, placement, allowance, task)
-    progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate, cache_error=found.cache_error())
-    if judged.status not in {Status.PASS, Status.FALLBACK}:
-        progress.found(**found.first_failing(compared, allowance))
-        if judged.error_type == "mismatch":
-            judged = found.explained(judged, compared, allowance, exported=bool(descriptor.exports))
-    elif job.rule is not None:
+    judged = _judged(found, asked, placement, allowance, task, descriptor, progress)
+    if judged.status in {Status.PASS, Status.FALLBACK} and job.rule is not None:
         progress.enter(Stage.MEASURE)
         leak = _time(target, first, job.rule, threads=job.cell.settings.threads, progress=progress)
         if leak is not None:
@@ -101,6 +97,37 @@ def run(job: CellJob, progress: Progress) -> End:
     progress.found(device_processes=last.other_processes if last else None)
     problem = error(judged.error_type, judged.message or "") if judged.error_type is not None else None
     return End(status=judged.status, error=problem, target=target, bundle=bundle, tolerance=allowance.tolerance)
+
+
+def _judged(  # noqa: PLR0917 - what a cell has at this point
+    found: _Found,
+    asked: Generation,
+    placement: Placement,
+    allowance: verdict.Allowance,
+    task: quality.Quality | None,
+    descriptor: Descriptor,
+    progress: Progress,
+) -> verdict.Judgement:
+    """Compare the logits of all steps with the reference's and, of rounded weights, with those of the same weights in float32."""
+    compared = found.compared()
+    progress.found(**(dataclasses.asdict(compared.worst) if compared.worst else {}))
+    rounds = allowance.dtype in descriptor.rounds and verdict.incomparable(compared) is None
+    rounded = found.rounded(asked) if rounds else None
+    judged = verdict.judge(compared, placement, allowance, task, rounded=rounded)
+    failed = judged.status not in {Status.PASS, Status.FALLBACK}
+    if failed and rounded is not None and judged.error_type != "mismatch" and descriptor.exports and found.right_for_one_length(compared):
+        judged, rounded = verdict.judge(compared, placement, allowance, task), None  # in float32 the export is wrong, too
+    progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate, cache_error=found.cache_error())
+    if not failed:
+        return judged
+    if rounded is not None and judged.error_type == "mismatch":  # the kernels are wrong, whatever rounding costs
+        floor = NoiseFloor(outputs=dict(rounded.floor))
+        allowance = verdict.Allowance(dtype=Dtype.FLOAT32, tolerance=allowance.tolerance.of_kernels, floor=floor)
+        compared = rounded.kernel
+    progress.found(**found.first_failing(compared, allowance))
+    if judged.error_type != "mismatch":
+        return judged
+    return found.explained(judged, compared, allowance, exported=bool(descriptor.exports))
 
 
 def _check(descriptor: Descriptor) -> None:
@@ -116,13 +143,14 @@ class _Found:
         self._progress = progress
         self._logits: dict[str, list[Array]] = {}
         self._expected: dict[str, Array] = {}
+        self._prompts: dict[str, GenerationPrompt] = {}
         self._where = (Stage.PREFILL, PREFILL, 0, TRACED)
         self.first_ms: float | None = None
 
     def force(self, prompt: GenerationPrompt, name: str) -> None:
         """Generate with the prompt's continuation forced, and keep the logits."""
         kept = self._logits.setdefault(name, [])
-        self._expected[name] = prompt.logits
+        self._expected[name], self._prompts[name] = prompt.logits, prompt
         self._generate(prompt, name, kept.append, forced=True)
 
     def continue_freely(self, prompts: Sequence[GenerationPrompt]) -> quality.Quality | None:
@@ -164,9 +192,40 @@ class _Found:
 
     def compared(self) -> Comparison:
         """The logits of all steps compared with the reference's, each step as an output of its own."""
-        actual = {_output(name, number): logits for name, steps in self._logits.items() for number, logits in enumerate(steps)}
-        expected = {_output(name, number): logits for name, steps in self._expected.items() for number, logits in enumerate(steps)}
-        return parity.compare(actual, expected)
+        return parity.compare(_by_step(self._logits), _by_step(self._expected))
+
+    def rounded(self, asked: Generation) -> verdict.Rounded | None:
+        """The logits of all steps compared with those of the rounded weights in float32.
+
+        None if the target cannot generate with these, or if their logits cannot be compared.
+        """
+        in_float = cast("RoundingGenerating", self._target).generator_in_float()
+        if in_float is None:
+            return None
+        given = self._forced_by(in_float)
+        kernel, loss = parity.compare(_by_step(self._logits), given), parity.compare(given, _by_step(self._expected))
+        if verdict.incomparable(kernel) is not None or verdict.incomparable(loss) is not None:
+            return None
+        floor, nudged = self.floor(asked, Dtype.FLOAT32), in_float.nudged()
+        tipped = parity.compare(self._forced_by(nudged), given).outputs if nudged is not None else ()
+        most = max((output.parity.relative_error for output in tipped if output.parity is not None), default=None)
+        return verdict.Rounded(
+            kernel=kernel,
+            loss=loss,
+            floor=(floor.outputs if floor is not None else None) or {},
+            tipped={} if most is None else dict.fromkeys(given, most),
+        )
+
+    def _forced_by(self, in_float: GeneratingInFloat) -> dict[str, Array]:
+        """The logits of all steps that this generates for the same prompts."""
+        found: dict[str, list[Array]] = {}
+        for name, prompt in self._prompts.items():
+            if name == _AGAIN:
+                found[name] = found[TRACED]
+                continue
+            kept = found.setdefault(name, [])
+            in_float.generate(prompt, lambda _number, logits, kept=kept: kept.append(logits()), forced=True)  # type: ignore[misc]
+        return _by_step(found)
 
     def floor(self, asked: Generation, dtype: Dtype) -> NoiseFloor | None:
         """The noise floor of every step: the largest over those of the first prompt."""
@@ -188,6 +247,15 @@ class _Found:
         """The prompts and steps whose logits differ too much, in the order in which they were computed."""
         wrong = {output.name for output in compared.outputs if verdict.differs(output, allowance)}
         return [(name, number) for name, steps in self._logits.items() for number in range(len(steps)) if _output(name, number) in wrong]
+
+    def right_for_one_length(self, compared: Comparison) -> bool:
+        """Whether prompts of other lengths than the traced one are that much worse that no rounding explains it."""
+        errors = {output.name: output.parity.relative_error for output in compared.outputs if output.parity is not None}
+        traced, others = 0.0, 0.0
+        for name, steps in self._logits.items():
+            worst = max((errors.get(_output(name, number), 0.0) for number in range(len(steps))), default=0.0)
+            traced, others = (max(traced, worst), others) if name in {TRACED, _AGAIN} else (traced, max(others, worst))
+        return others > _FAR_WORSE * traced
 
     def stays_right(self, first: GenerationPrompt) -> bool:
         """Whether the traced prompt was right, and is right again now. Where generation was before stays where it is."""
@@ -255,6 +323,11 @@ def _of_the_traced_length_only(found: _Found, first: GenerationPrompt, prompt: G
 def _relative_error(actual: Array, expected: Array) -> float:
     size = float(np.linalg.norm(expected))
     return float(np.linalg.norm(actual - expected)) / size if size else float(np.linalg.norm(actual))
+
+
+def _by_step(logits: Mapping[str, Iterable[Array]]) -> dict[str, Array]:
+    """Each step's logits as an output of its own."""
+    return {_output(name, number): each for name, steps in logits.items() for number, each in enumerate(steps)}
 
 
 def _output(prompt: str, step: int) -> str:

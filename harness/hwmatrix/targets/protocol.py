@@ -225,6 +225,26 @@ class Generating(Target, Protocol):
         """The size of the cache after the last :meth:`generate` in MiB; None: not known."""
 
 
+class GeneratingInFloat(Protocol):
+    """What a target generates with, with its rounded weights as float32 numbers, computed by kernels for float32."""
+
+    def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> tuple[int, ...] | None:
+        """As :meth:`Generating.generate`."""
+
+    def nudged(self) -> GeneratingInFloat | None:
+        """As :meth:`InFloat.nudged`."""
+
+
+class RoundingGenerating(Generating, Protocol):
+    """A target that rounds weights itself, and can also generate with the rounded weights in float32.
+
+    Its descriptor says in which precisions (``rounds``, without ``forward_only``).
+    """
+
+    def generator_in_float(self) -> GeneratingInFloat | None:
+        """Prepare that. Called after all prompts; None if some weight cannot be read back."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Executed:
     """The result of a small ONNX graph: its outputs in the graph's order, and the share of its nodes on the target (0 to 1)."""

@@ -290,7 +290,7 @@ def test_a_precision_whose_floor_others_simulate_has_a_limit_of_its_own_for_kern
         assert found.excess == pytest.approx(own / 1e-6, rel=1e-3)
     assert judged_beside(1e-6, held_out=110e-6, dtype=Dtype.A8W8, tolerance=simulated).error_type == "mismatch"
     found = judged_beside(1e-6, loss=0.2, dtype=Dtype.A8W8, tolerance=simulated)
-    assert "the rounded graph has an error of 0.2 in float32, too, so the target is not wrong" in (found.message or "")
+    assert "the rounded graph has an error of 0.2 in float32, too, so the kernels are not wrong" in (found.message or "")
 
 
 def test_weights_that_are_rounded_too_much_are_a_precision_loss() -> None:

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 from hwmatrix.errors import CellFailure, CrashedError, UnsupportedError
-from hwmatrix.measure import yardstick
-from hwmatrix.models.bundle import GenerationPrompt
-from hwmatrix.records import MeasureRule
+from hwmatrix.measure import verdict, yardstick
+from hwmatrix.models.bundle import Generation, GenerationPrompt
+from hwmatrix.records import Dtype, MeasureRule, NoiseFloor, Placement, Tolerance
 from hwmatrix.runner import generating
 from hwmatrix.runner.job import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hwmatrix.records import Stage
 
 MS = 1_000_000
 DO_NOT_FIT = "the shapes do not fit"
@@ -63,6 +65,9 @@ class Kept:
     def found(self, **facts: Any) -> None:
         """Keep it."""
         self.facts |= facts
+
+    def enter(self, _stage: Stage) -> None:
+        """Nothing."""
 
 
 def times(monkeypatch: pytest.MonkeyPatch, target: Scripted, prompt: GenerationPrompt, rule: MeasureRule) -> dict[str, Any]:
@@ -166,3 +171,75 @@ def test_an_error_is_a_fault_of_the_export_only_if_the_traced_prompt_is_right_ag
     with pytest.raises(failure, match=DO_NOT_FIT), generating._of_the_traced_length_only(found, traced, other):
         found.force(other, name)
     assert (told[-1]["stage"], told[-1]["facts"]["failing_prompt"], told[-1]["facts"]["failing_step"]) == ("prefill", name, 0)
+
+
+class Rounded:
+    """A target that multiplies the expected logits by a number for each prompt, and another one with its weights in float32."""
+
+    def __init__(self, own: dict[str, float], in_float: dict[str, float] | None, nudged: float | None = None) -> None:
+        self.own = own
+        self.float = in_float
+        self.moved = nudged
+
+    def generate(self, asked: GenerationPrompt, on_step: Callable[[int, Any], None], *, forced: bool) -> None:
+        """Give the expected logits times the number of the prompt, from the second step on."""
+        assert forced
+        for number, logits in enumerate(asked.logits):
+            scaled = logits * (self.own[asked.name] if number else 1.0)
+            on_step(number, lambda scaled=scaled: scaled)
+
+    def generator_in_float(self) -> Rounded | None:
+        """The other one."""
+        return None if self.float is None else Rounded(self.float, None, self.moved)
+
+    def nudged(self) -> Rounded | None:
+        """One that is further away."""
+        return None if self.moved is None else Rounded({name: factor * self.moved for name, factor in self.own.items()}, None)
+
+
+@pytest.mark.parametrize(
+    ("own", "in_float", "nudged", "error_type", "step", "prompt", "exported"),
+    [
+        (1.05, 1.05, None, None, None, None, False),  # rounding costs less than is allowed, and the kernels are right
+        (1.3, 1.3, None, "precision_loss", 1, "longer", False),  # it costs more
+        (1.3, 1.3, None, "shape_specialized", 1, "longer", True),  # as the other prompt shows, the export costs that
+        (1.05, 1.0, None, "mismatch", 1, "longer", False),  # the kernels are wrong, by less than rounding may cost
+        (1.05, 1.0, 1.04, None, None, None, False),  # inputs that are rounded to the neighbouring step explain it
+        (1.05, None, None, None, None, None, False),  # there is nothing to compare with: the fixed limit decides
+        (1.3, None, None, "mismatch", 1, "longer", False),
+    ],
+)
+def test_rounded_weights_are_compared_twice(  # noqa: PLR0917 - a row of the table
+    own: float,
+    in_float: float | None,
+    nudged: float | None,
+    error_type: str | None,
+    step: int | None,
+    prompt: str | None,
+    *,
+    exported: bool,
+) -> None:
+    prompts = [
+        GenerationPrompt(name=name, inputs={}, tokens=np.zeros((1, 3), np.int64), logits=np.ones((3, 1, 7), np.float32))
+        for name in ("traced", "longer")
+    ]
+    factors = None if in_float is None else {"traced": 1.0, "longer": in_float}
+    target: Any = Rounded({"traced": 1.0, "longer": own}, factors, nudged)
+    kept = Kept()
+    progress: Any = kept
+    found = generating._Found(target, progress)
+    for each in prompts:
+        found.force(each, each.name)
+    floor = NoiseFloor(outputs={str(number): 1e-6 for number in range(3)})
+    asked = Generation(forced=tuple(prompts), free=(), floors={Dtype.FLOAT32: floor})
+    tolerance = Tolerance(relative_error=0.2, reason="a test", excess=8.0, bound=100.0, kernel_excess=8.0)
+    allowance = verdict.Allowance(dtype=Dtype.INT8, tolerance=tolerance)
+    descriptor: Any = types.SimpleNamespace(rounds=(Dtype.INT8,), exports=("an exporter",) if exported else ())
+    judged = generating._judged(found, asked, Placement(on_target=1.0, detail=""), allowance, None, descriptor, progress)
+    assert judged.error_type == error_type
+    if error_type is not None:
+        assert (kept.facts["failing_step"], kept.facts["failing_prompt"]) == (step, prompt)
+    if in_float is not None and not exported:
+        assert judged.loss == pytest.approx(in_float - 1.0, abs=1e-6)
+        assert judged.excess is not None
+        assert (judged.excess > 8.0) is (own != in_float)

@@ -19,7 +19,7 @@ from hwmatrix.targets.browser.chromium import ADAPTER, Chromium
 from hwmatrix.targets.browser.descriptors import WEBGPU, WEBNN
 from hwmatrix.targets.browser.generator import HOST, PageGenerator
 from hwmatrix.targets.onnx.generator import in_precision
-from hwmatrix.targets.onnx.in_float import GraphInFloat
+from hwmatrix.targets.onnx.in_float import GenerationInFloat, GraphInFloat
 from hwmatrix.targets.onnx.weights import ReducedGraph, reduced
 
 if TYPE_CHECKING:
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
+    from hwmatrix.models.generation_export import GenerationExport
     from hwmatrix.models.onnx_export import OnnxExport
     from hwmatrix.records import Settings
     from hwmatrix.records.backends import Descriptor
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.browser.cell import Session
     from hwmatrix.targets.browser.log import Nodes
-    from hwmatrix.targets.protocol import Arrays, InFloat, OnStep
+    from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
 
 _SOFTWARE: Final = "swiftshader"
 """The architecture name of Chromium's software adapter."""
@@ -63,6 +64,7 @@ class _OnnxRuntimeWeb:
         self._made: Made | None = None
         self._bundle: Bundle | None = None
         self._generator: PageGenerator | None = None
+        self._graphs: GenerationExport | None = None
         self._elapsed_ms = 0.0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._reduced: dict[str, tuple[OnnxExport, ReducedGraph]] = {}
@@ -106,6 +108,11 @@ class _OnnxRuntimeWeb:
         """Compute the same graph with its rounded weights as float32 numbers by ONNX Runtime on the CPU, outside the page."""
         export, graph = self._reduced[self._prepared.export.exporter]
         return GraphInFloat.of(graph.path, export, threads=self._settings.threads)
+
+    def generator_in_float(self) -> GeneratingInFloat | None:
+        """As :meth:`in_float`, to generate."""
+        assert self._graphs is not None  # noqa: S101 - the order of the protocol
+        return GenerationInFloat.of(self._graphs, threads=self._settings.threads)
 
     def _method(self) -> str:
         export = self._prepared.export
@@ -167,7 +174,7 @@ class _OnnxRuntimeWeb:
         """
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         found = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
-        graphs = in_precision(found, self._folder_of(_GENERATION), self._settings.dtype)
+        graphs = self._graphs = in_precision(found, self._folder_of(_GENERATION), self._settings.dtype)
         self._generator = PageGenerator(self.page, graphs, provider, place=place)
         where = "the page's memory" if place == HOST else f"the device's memory ({place})"
         return f"{graphs.method}, the cache in {where}, {_runtime(self.page)}"

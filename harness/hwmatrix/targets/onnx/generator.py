@@ -63,6 +63,12 @@ class OnnxGenerator:
         return logits
 
 
+def with_graphs(export: GenerationExport, path_of: Callable[[Path], Path]) -> GenerationExport:
+    """The same graphs in other files."""
+    prefill = export.prefill and dataclasses.replace(export.prefill, path=path_of(export.prefill.path))
+    return dataclasses.replace(export, prefill=prefill, decode=dataclasses.replace(export.decode, path=path_of(export.decode.path)))
+
+
 def in_precision(export: GenerationExport, folder: Path, dtype: Dtype) -> GenerationExport:
     """The graphs of a generation in a precision, written to a folder. ``method`` says how they were made.
 
@@ -71,11 +77,9 @@ def in_precision(export: GenerationExport, folder: Path, dtype: Dtype) -> Genera
     """
     if dtype is Dtype.FLOAT32:
         return export
-    made = {graph.component: reduced(graph.path, folder, dtype) for graph in export.graphs}
-    decode = dataclasses.replace(export.decode, path=made[export.decode.component].path)
-    prefill = export.prefill and dataclasses.replace(export.prefill, path=made[export.prefill.component].path)
+    made = {graph.path: reduced(graph.path, folder, dtype) for graph in export.graphs}
     method = f"{export.method}, {'; '.join(dict.fromkeys(graph.how for graph in made.values()))}"
-    return dataclasses.replace(export, prefill=prefill, decode=decode, method=method)
+    return dataclasses.replace(with_graphs(export, lambda path: made[path].path), method=method)
 
 
 def _values(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from hwmatrix.hardware.onnxruntime import PROVIDER
+from hwmatrix.targets.onnx.generator import OnnxGenerator, with_graphs
 from hwmatrix.targets.onnx.weights import in_float32, nudged
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hwmatrix.models.generation_export import GenerationExport
     from hwmatrix.models.onnx_export import OnnxExport
     from hwmatrix.targets.protocol import Arrays
 
@@ -50,8 +52,34 @@ class GraphInFloat:
         return other
 
     def _session_of(self, path: Path) -> Any:
-        import onnxruntime
+        return _session(path, self._threads)
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads
-        return onnxruntime.InferenceSession(path, options, providers=[PROVIDER])
+
+class GenerationInFloat(OnnxGenerator):
+    """:class:`hwmatrix.targets.protocol.GeneratingInFloat` of graphs in a precision that rounds weights."""
+
+    @classmethod
+    def of(cls, graphs: GenerationExport, *, threads: int) -> Self | None:
+        """Read the rounded weights back. None if a graph has them in an unknown form."""
+        made = {graph.path: in_float32(graph.path, graph.path.parent) for graph in graphs.graphs}
+        found = {path: new for path, new in made.items() if new is not None}
+        return cls(with_graphs(graphs, found.__getitem__), threads) if len(found) == len(made) else None
+
+    def __init__(self, graphs: GenerationExport, threads: int) -> None:
+        super().__init__(graphs, lambda path: _session(path, threads))
+        self._threads = threads
+
+    def nudged(self) -> Self | None:
+        """The same graphs with other weights. None if none of them rounds an input of a product as it runs."""
+        made = {graph.path: nudged(graph.path) for graph in self._export.graphs}
+        if not any(made.values()):
+            return None
+        return type(self)(with_graphs(self._export, lambda path: made[path] or path), self._threads)
+
+
+def _session(path: Path, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(path, options, providers=[PROVIDER])

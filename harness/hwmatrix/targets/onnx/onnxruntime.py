@@ -18,16 +18,17 @@ from hwmatrix.targets.onnx import graph as ort_graph
 from hwmatrix.targets.onnx import trace as onnx_trace
 from hwmatrix.targets.onnx.descriptor import ONNXRUNTIME
 from hwmatrix.targets.onnx.generator import OnnxGenerator, in_precision
-from hwmatrix.targets.onnx.in_float import GraphInFloat
+from hwmatrix.targets.onnx.in_float import GenerationInFloat, GraphInFloat
 from hwmatrix.targets.onnx.weights import executed, reduced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
+    from hwmatrix.models.generation_export import GenerationExport
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
-    from hwmatrix.targets.protocol import Arrays, InFloat, OnStep
+    from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
 
 _GENERATION: Final = "generation"
 _LOG_ERRORS: Final = 3
@@ -59,6 +60,7 @@ class OnnxRuntime:
         self._session: Any = None
         self._bundle: Bundle | None = None
         self._generator: OnnxGenerator | None = None
+        self._graphs: GenerationExport | None = None
         self._feed: dict[str, np.ndarray[Any, Any]] = {}
         self._wanted: dict[str, str] = {}
 
@@ -198,7 +200,7 @@ class OnnxRuntime:
         """
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         found = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
-        graphs = in_precision(found, self._folder(), self._settings.dtype)
+        graphs = self._graphs = in_precision(found, self._folder(), self._settings.dtype)
         try:
             self._generator = OnnxGenerator(graphs, self._session_of)
         except MemoryError:
@@ -211,6 +213,11 @@ class OnnxRuntime:
         """Run the graphs step by step."""
         assert self._generator is not None  # noqa: S101 - the order of the protocol
         self._generator.generate(prompt, on_step, forced=forced)
+
+    def generator_in_float(self) -> GeneratingInFloat | None:
+        """Create sessions for the same graphs with their rounded weights as float32 numbers."""
+        assert self._graphs is not None  # noqa: S101 - the order of the protocol
+        return GenerationInFloat.of(self._graphs, threads=self._settings.threads)
 
     def cache_mb(self) -> float | None:
         """The size of the cache, which is in the runtime's memory."""

@@ -24,12 +24,14 @@ from hwmatrix.targets.torch.device import preload_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
+    from hwmatrix.models.generation_export import GenerationExport
     from hwmatrix.models.openvino_conversion import OpenVinoExport
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
-    from hwmatrix.targets.protocol import Arrays, InFloat, OnStep
+    from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
 
 _GENERATION: Final = "generation-openvino"
 _CACHE: Final = "KV_CACHE_PRECISION"
@@ -66,6 +68,13 @@ class _InFloat:
         return _InFloat(nudged(self._program), self._compile, self._names, rounding=True)
 
 
+class _GeneratingInFloat(OpenVinoGenerator):
+    """Graphs whose weights are float32 numbers."""
+
+    def nudged(self) -> None:
+        """None: no precision that generates rounds inputs of products as it runs."""
+
+
 class OpenVino:
     """Compiles a converted graph for ``options["device"]`` (default CPU).
 
@@ -91,6 +100,8 @@ class OpenVino:
         self._output_names: tuple[str | None, ...] = ()
         self._bundle: Bundle | None = None
         self._generator: OpenVinoGenerator | None = None
+        self._graphs: GenerationExport | None = None
+        self._programs: dict[Path, Any] = {}
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
@@ -254,11 +265,24 @@ class OpenVino:
         def compiled(path: Any) -> Any:
             nonlocal made
             program, made = self._reduced(self._core.read_model(path), {}) if self._settings.dtype in _REDUCED else (path, "")
+            if self._settings.dtype in OPENVINO.rounds:
+                self._programs[path] = program
             return self._compile(program)
 
-        self._generator = OpenVinoGenerator(graphs, compiled)
+        self._generator, self._graphs = OpenVinoGenerator(graphs, compiled), graphs
         self._compiled = self._generator.decoding
         return f"{graphs.method}{made}{self._precision_of_the_cache()}"
+
+    def generator_in_float(self) -> GeneratingInFloat | None:
+        """Compile the same graphs with their rounded weights as float32 numbers. None without hints, as for :meth:`in_float`."""
+        if not self._hints:
+            return None
+        assert self._graphs is not None  # noqa: S101 - the order of the protocol
+        programs = {path: in_float32(program) for path, program in self._programs.items()}
+        self._programs.clear()
+        if None in programs.values():
+            return None
+        return _GeneratingInFloat(self._graphs, lambda path: self._compile(programs[path]))
 
     def _precision_of_the_cache(self) -> str:
         """The precision in which the compiled graph keeps its state, in words. The plugin chooses it apart from that of the computation."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
-    from hwmatrix.targets.protocol import Arrays, InFloat, OnStep
+    from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
 
 
 class RoundingDevice(TorchDevice):
@@ -75,6 +75,11 @@ class RoundingDevice(TorchDevice):
         assert self._model is not None  # noqa: S101 - the order of the protocol
         return _InFloat(integers.InFloat32(self._model), self)
 
+    def generator_in_float(self) -> GeneratingInFloat:
+        """As :meth:`in_float`, to generate."""
+        assert self._model is not None  # noqa: S101 - the order of the protocol
+        return _GeneratingInFloat(integers.InFloat32(self._model), self)
+
     def placed(self, inputs: Arrays) -> dict[str, torch.Tensor]:
         """The inputs as the model takes them."""
         return self._placed(inputs)
@@ -92,6 +97,22 @@ class _InFloat:
         with torch.inference_mode(), self._in_float32.swapped() as model:
             found = flatten_outputs(model(**self._target.placed(inputs), **call_options(model)))
         return {name: tensor.cpu().numpy() for name, tensor in found.items()}
+
+    def nudged(self) -> None:
+        """None: PyTorch's own kernels compute both."""
+
+
+class _GeneratingInFloat:
+    """The same for a model that generates."""
+
+    def __init__(self, in_float32: integers.InFloat32, target: RoundingDevice) -> None:
+        self._in_float32 = in_float32
+        self._target = target
+
+    def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
+        """Call ``generate`` of transformers."""
+        with self._in_float32.swapped():
+            self._target.generate(prompt, on_step, forced=forced)
 
     def nudged(self) -> None:
         """None: PyTorch's own kernels compute both."""
