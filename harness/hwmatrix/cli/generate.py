@@ -122,7 +122,9 @@ def generate_command(
     """
     names = [*(model or ()), *(more or ())]
     ways = {"--all": everything, "--priority": priority is not None, "--templates": templates is not None, "--reproduce": again is not None}
-    _check(ways, names=names, again=again, timeout=timeout, dtype=dtype, generation=generation, output_file=output_file, force=force)
+    _check(
+        ways, names=names, again=again, timeout=timeout, dtype=dtype, generation=generation, output_file=output_file, force=force or None
+    )
     if debug:
         logging.getLogger("hwmatrix").setLevel(logging.DEBUG)
     if again is not None:
@@ -169,7 +171,7 @@ def _check(ways: dict[str, bool], *, names: list[str], again: tuple[str, str] | 
         problems += [
             Problem(where=options[name], what="it is only allowed with --reproduce", hint="leave it out")
             for name, value in details.items()
-            if value not in {None, False} or (name == "generation" and value is not None)
+            if value is not None
         ]
     if problems:
         raise ConfigError(problems)
@@ -278,7 +280,7 @@ def _reproduce(cell: tuple[str, str], database: Path | None, chosen: Mapping[str
         typer.echo(json.dumps(facts, indent=2))
         return
     if made.data:
-        typer.echo(f"wrote {facts['data']}: {made.described}; it belongs to the script")
+        typer.echo(f"wrote {facts['data']}: {made.described}; keep it beside the script")
     typer.echo(f"wrote {file}: {facts['model']} on {facts['target']}, {facts['dtype']}, {facts['size']}: {facts['status']}")
     if found.message:
         typer.echo(f"  as measured: {found.message}")

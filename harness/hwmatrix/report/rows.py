@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
-from hwmatrix.knowledge.measured_cell import TRIED_AND_FAILED
+from hwmatrix.knowledge.measured_cell import PRECISION_LOSS, TRIED_AND_FAILED
 from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Measured, Origin, Severity, Size, Stage, Status
 from hwmatrix.records.backends import descriptor_of, names
 from hwmatrix.report.contract import LengthEntry
@@ -212,10 +212,12 @@ class CellRow(Measured):
 
     @property
     def has_script(self) -> bool:
-        """Whether ``hwmatrix generate --reproduce`` writes a script for it, if it knows its backend."""
-        if self.status not in TRIED_AND_FAILED - {Status.FACTORY_ERROR}:
+        """Whether ``hwmatrix generate --reproduce`` writes a script for it here."""
+        failed = self.status in TRIED_AND_FAILED - {Status.FACTORY_ERROR} and self.error_type != PRECISION_LOSS
+        if not failed or self.backend not in names():
             return False
-        return not self.new_tokens or (self.backend in names() and descriptor_of(self.backend).generation_script)
+        descriptor = descriptor_of(self.backend)
+        return descriptor.generation_script if self.new_tokens else descriptor.script is not None
 
     @property
     def decode_tokens_s(self) -> float | None:

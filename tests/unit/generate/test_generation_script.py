@@ -155,9 +155,9 @@ def test_graphs_are_described_by_their_names_and_the_model_s(tmp_path: Path, exp
     assert constant(one, "EMPTY") == {STATE: ((2, 0, 8), "float32")}
 
 
-@pytest.mark.parametrize("target", ["openvino", "onnxruntime"])
-def test_without_a_graph_the_script_exports(tmp_path: Path, target: str, exported: dict[str, Any]) -> None:
-    exported["result"] = OnnxFailure(exporter="generation", error_type="torch.SomeError", message="data-dependent", traceback=None)
+@pytest.mark.parametrize(("target", "error_type"), [("openvino", "torch.SomeError"), ("onnxruntime", "builtins.ValueError")])
+def test_without_a_graph_the_script_exports(tmp_path: Path, target: str, error_type: str, exported: dict[str, Any]) -> None:
+    exported["result"] = OnnxFailure(exporter="generation", error_type=error_type, message="data-dependent", traceback=None)
     made = reproduce("llama", target, database=database_of(tmp_path / "m.duckdb", target))
     ast.parse(made.script)
     assert "OnnxExporter().export(load(), sample, OnnxConfig(dynamic=True))" in made.script
@@ -165,9 +165,17 @@ def test_without_a_graph_the_script_exports(tmp_path: Path, target: str, exporte
     assert f"pip install torch==2.13.0 transformers==5.23.0 {'openvino' if target == 'openvino' else 'onnx'}" in made.script
 
 
-def test_passes_that_are_no_steps_of_a_graph_have_no_script(tmp_path: Path, exported: dict[str, Any]) -> None:
-    message = "generate does not call it once for each token"
-    exported["result"] = OnnxFailure(exporter="generation", error_type="hwmatrix.errors.FactoryError", message=message, traceback=None)
+@pytest.mark.parametrize(
+    ("error_type", "message"),
+    [
+        ("hwmatrix.errors.FactoryError", "generate does not call it once for each token"),
+        ("builtins.ValueError", "ValueError: no step gives the state that the exported decode takes"),
+    ],
+)
+def test_passes_that_are_no_steps_of_a_graph_have_no_script(
+    tmp_path: Path, exported: dict[str, Any], error_type: str, message: str
+) -> None:
+    exported["result"] = OnnxFailure(exporter="generation", error_type=error_type, message=message, traceback=None)
     with pytest.raises(ConfigError, match=message):
         reproduce("llama", "onnxruntime", database=database_of(tmp_path / "m.duckdb", "onnxruntime"))
 

@@ -148,6 +148,7 @@ def test_why_says_how_fast_it_generates_and_where_it_fails(database: Path, capsy
         ("webgpu", "mismatch", 0, True),
         ("onnxruntime", "factory_error", 4, False),
         ("of-another-package", "mismatch", 4, False),
+        ("of-another-package", "mismatch", 0, False),
     ],
 )
 def test_failed_cells_have_a_script_where_their_runtime_has_one(
@@ -161,6 +162,17 @@ def test_failed_cells_have_a_script_where_their_runtime_has_one(
         filled.cell(planned, "s", **({} if status == "pass" else {"status": status, "error_type": "a type", "message": "a message"}))
     (cell,) = read(path).cells
     assert cell.has_script is there_is_one
+
+
+def test_a_precision_that_costs_too_much_has_no_script(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.duckdb"
+    with Database(path) as filled:
+        filled.run()
+        filled.shard("s", "openvino")
+        lost = {"status": "mismatch", "error_type": "precision_loss", "message": "a message"}
+        filled.cell(filled.plan("gpt2", "openvino", dtype="int8"), "s", **lost)
+    (cell,) = read(path).cells
+    assert cell.has_script is False, "the command would refuse it"
 
 
 def test_speed_is_compared_only_with_the_same_number_of_tokens(database: Path) -> None:
