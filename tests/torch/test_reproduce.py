@@ -350,7 +350,7 @@ def test_a_trained_model_comes_from_files_beside_its_script(
     assert told.returncode == 0, told.stderr[-2000:]
     assert told.stdout.rstrip().endswith("NOT REPRODUCED: it runs, and the numbers agree")
     assert main([*command, "--output", "-"]) == 2
-    assert "the script reads the model from a folder beside it" in capsys.readouterr().err
+    assert "the script reads a folder beside it (name a file)" in capsys.readouterr().err
 
 
 def test_a_cell_that_the_noise_floor_judged_allows_a_multiple_of_it(tmp_path: Path, cache: Path) -> None:
