@@ -39,7 +39,7 @@ TABLE: Final[dict[str, str]] = {
 """The backends of this package and their descriptors."""
 
 
-_CHOSEN: Final = frozenset({Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16})
+FLOATING: Final = frozenset({Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16})
 """The precisions that a runtime may choose by itself. In the others, a tool makes another graph."""
 
 
@@ -204,7 +204,7 @@ class Descriptor:
 
     def computes_in(self, dtype: Dtype) -> tuple[Dtype, ...]:
         """Return the precisions in which a cell of this precision may compute: for ``default`` any that the runtime may choose."""
-        return (dtype,) if dtype is not Dtype.DEFAULT else tuple(each for each in self.precisions if each in _CHOSEN)
+        return (dtype,) if dtype is not Dtype.DEFAULT else tuple(each for each in self.precisions if each in FLOATING)
 
     def export_of(self, method: str | None) -> str | None:
         """Return the export method in ``exports`` that a cell's ``method`` names; None if unknown."""

@@ -41,7 +41,7 @@ from hwmatrix.records import (
     TargetPlan,
     cell_command,
 )
-from hwmatrix.records.backends import Memory, descriptor_of
+from hwmatrix.records.backends import FLOATING, Memory, descriptor_of
 from hwmatrix.runner.bundles import BundleEntry
 from hwmatrix.runner.cell import execute
 from hwmatrix.runner.crew import Crew, Done, at_once
@@ -273,13 +273,15 @@ class _Cells:
         return not descriptor.in_browser and not descriptor.on_cpu(self._order.target.options)
 
     def _canary_dtypes(self) -> list[Dtype]:
-        """The cells' precisions that the target supports, in their order, and its own first one.
+        """The cells' precisions that the target supports, and its own first one: floating point first, each in their order.
 
-        A target refuses every model, canaries too, in a precision that it lacks. That says nothing about its other verdicts.
+        A target refuses every model, canaries too, in a precision that it lacks. That says nothing about its other verdicts. Nor does a
+        kernel for rounded weights that is wrong on this processor: its cells say so themselves.
         """
         able = [dtype for dtype in descriptor_of(self._order.target.backend).precisions if dtype in self._order.plan.tolerances]
         wanted = [cell.settings.dtype for cell in self._order.cells]
-        return list(dict.fromkeys([*(dtype for dtype in wanted if dtype in able), *able[:1]])) or [Dtype.FLOAT32]
+        known = dict.fromkeys([*(dtype for dtype in wanted if dtype in able), *able[:1]])
+        return sorted(known, key=lambda dtype: dtype not in FLOATING) or [Dtype.FLOAT32]
 
     def run_all(self, crew: Crew | None, *, canaries_failed: str | None) -> None:
         """Run all cells of the order: by the crew, or one after the other.
