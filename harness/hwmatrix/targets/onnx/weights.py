@@ -74,7 +74,10 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
             how = f"MatMulNBits in groups of {GROUP}: {_some(count)} weights of 4 bits"
         elif dtype is Dtype.INT8_DYNAMIC:
             tool = _module("onnxruntime.quantization")
-            tool.quantize_dynamic(_loaded(path), made, op_types_to_quantize=["MatMul"], weight_type=tool.QuantType.QUInt8)
+            assumed = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # of a product, where no type can be inferred
+            tool.quantize_dynamic(
+                _loaded(path), made, op_types_to_quantize=["MatMul"], weight_type=tool.QuantType.QUInt8, extra_options=assumed
+            )
             model = onnx.load(made)
             how = f"quantize_dynamic: {_some(_count(model, 'MatMulInteger'))} MatMulInteger"
         else:
