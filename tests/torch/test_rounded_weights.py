@@ -175,6 +175,32 @@ def test_onnx_runtime_computes_with_the_weights_that_are_read_back(tmp_path: Pat
     assert 1e-3 < apart(in_float, X @ weights) < within
 
 
+def test_a_product_whose_type_is_not_known_is_rounded_as_float32(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    from hwmatrix.targets.onnx.weights import reduced
+
+    weights = RANDOM.normal(size=(32, 48)).astype(np.float32)
+    nodes = [
+        helper.make_node("Gelu", ["x"], ["inner"], domain="com.microsoft"),  # shape inference does not know this operator
+        helper.make_node("MatMul", ["inner", "w"], ["made"], name="product"),
+        helper.make_node("Neg", ["made"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "unknown type",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    path = tmp_path / "unknown.onnx"
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    save(helper.make_model(graph, opset_imports=imports, ir_version=10), path)
+    made = reduced(path, tmp_path, Dtype.INT8_DYNAMIC)
+    assert made.how == "quantize_dynamic: 1 MatMulInteger"
+    assert 1e-3 < apart(ran(made.path), ran(path)) < 0.02
+
+
 @pytest.mark.parametrize("kind", ["MatMul", "Gemm", "Conv"])
 def test_onnx_runtime_multiplies_integers_as_the_calibrated_graph_says(tmp_path: Path, kind: str) -> None:
     """Two products, the second of which rounds what the first one gave."""
