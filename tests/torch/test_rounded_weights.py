@@ -201,6 +201,33 @@ def test_a_product_whose_type_is_not_known_is_rounded_as_float32(tmp_path: Path)
     assert 1e-3 < apart(ran(made.path), ran(path)) < 0.02
 
 
+@pytest.mark.parametrize(("dtype", "within"), [(Dtype.INT8_DYNAMIC, 0.03), (Dtype.INT4, 0.3)])
+def test_a_weight_of_two_gemm_is_transposed_once(tmp_path: Path, dtype: Dtype, within: float) -> None:
+    """As that of a vision tower, which sees images and videos."""
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    from hwmatrix.targets.onnx.weights import reduced
+
+    weights, more = (RANDOM.normal(size=size).astype(np.float32) for size in ((48, 32), (32, 48)))
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["one"], name="first", transB=1),
+        helper.make_node("Gemm", ["one", "more"], ["back"], name="between", transB=1),
+        helper.make_node("Gemm", ["back", "w"], ["y"], name="second", transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "shared",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(more, "more")],
+    )
+    path = tmp_path / "shared.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    made = reduced(path, tmp_path, dtype)
+    assert " 3 " in made.how
+    assert 1e-3 < apart(ran(made.path), X @ weights.T @ more.T @ weights.T) < within
+
+
 @pytest.mark.parametrize("kind", ["MatMul", "Gemm", "Conv"])
 def test_onnx_runtime_multiplies_integers_as_the_calibrated_graph_says(tmp_path: Path, kind: str) -> None:
     """Two products, the second of which rounds what the first one gave."""

@@ -8,6 +8,7 @@ float32, they become the operators that the ONNX standard defines them by.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import importlib
 import logging
@@ -70,13 +71,17 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
             model = tool.convert_float_to_float16(_loaded(path), keep_io_types=True)
             how = "converted to float16, inputs and outputs in float32"
         elif dtype is Dtype.INT4:
-            model, count = _in_groups(_loaded(path))
+            model, count = _in_groups(_transposed_once(_loaded(path)))
             how = f"MatMulNBits in groups of {GROUP}: {_some(count)} weights of 4 bits"
         elif dtype is Dtype.INT8_DYNAMIC:
             tool = _module("onnxruntime.quantization")
             assumed = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # of a product, where no type can be inferred
             tool.quantize_dynamic(
-                _loaded(path), made, op_types_to_quantize=["MatMul"], weight_type=tool.QuantType.QUInt8, extra_options=assumed
+                _transposed_once(_loaded(path)),
+                made,
+                op_types_to_quantize=["MatMul"],
+                weight_type=tool.QuantType.QUInt8,
+                extra_options=assumed,
             )
             model = onnx.load(made)
             how = f"quantize_dynamic: {_some(_count(model, 'MatMulInteger'))} MatMulInteger"
@@ -231,6 +236,26 @@ def _loaded(path: Path) -> Any:
 
     model = onnx.load(path)
     del model.graph.value_info[:]
+    return model
+
+
+def _transposed_once(model: Any) -> Any:
+    """The graph with each transposed weight of several Gemm transposed in place: ONNX Runtime's tools would do it once for each of them."""
+    from onnx import numpy_helper
+
+    graph, sharing = model.graph, collections.defaultdict[str, list[Any]](list)
+    for node in graph.node:
+        if node.op_type == "Gemm" and any(attribute.name == "transB" and attribute.i for attribute in node.attribute):
+            sharing[node.input[1]].append(node)
+    known = {tensor.name: tensor for tensor in graph.initializer}
+    for name, nodes in sharing.items():
+        if len(nodes) > 1 and name in known:
+            graph.initializer.append(numpy_helper.from_array(numpy_helper.to_array(known[name]).T.copy(), f"{name}_transposed"))
+            for node in nodes:
+                node.input[1] = f"{name}_transposed"
+                node.attribute.remove(next(attribute for attribute in node.attribute if attribute.name == "transB"))
+            if not any(name in node.input for node in graph.node):
+                graph.initializer.remove(known[name])
     return model
 
 
