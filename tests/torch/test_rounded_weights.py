@@ -175,57 +175,33 @@ def test_onnx_runtime_computes_with_the_weights_that_are_read_back(tmp_path: Pat
     assert 1e-3 < apart(in_float, X @ weights) < within
 
 
-def test_a_product_whose_type_is_not_known_is_rounded_as_float32(tmp_path: Path) -> None:
-    from onnx import TensorProto, helper, numpy_helper, save
-
-    from hwmatrix.targets.onnx.weights import reduced
-
-    weights = RANDOM.normal(size=(32, 48)).astype(np.float32)
-    nodes = [
-        helper.make_node("Gelu", ["x"], ["inner"], domain="com.microsoft"),  # shape inference does not know this operator
-        helper.make_node("MatMul", ["inner", "w"], ["made"], name="product"),
-        helper.make_node("Neg", ["made"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "unknown type",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(weights, "w")],
-    )
-    path = tmp_path / "unknown.onnx"
-    imports = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
-    save(helper.make_model(graph, opset_imports=imports, ir_version=10), path)
-    made = reduced(path, tmp_path, Dtype.INT8_DYNAMIC)
-    assert made.how == "quantize_dynamic: 1 MatMulInteger"
-    assert 1e-3 < apart(ran(made.path), ran(path)) < 0.02
-
-
 @pytest.mark.parametrize(("dtype", "within"), [(Dtype.INT8_DYNAMIC, 0.03), (Dtype.INT4, 0.3)])
 def test_a_weight_of_two_gemm_is_transposed_once(tmp_path: Path, dtype: Dtype, within: float) -> None:
-    """As that of a vision tower, which sees images and videos."""
+    """As that of a vision tower, which sees images and videos; the square one has a right shape after two transpositions, too."""
     from onnx import TensorProto, helper, numpy_helper, save
 
     from hwmatrix.targets.onnx.weights import reduced
 
-    weights, more = (RANDOM.normal(size=size).astype(np.float32) for size in ((48, 32), (32, 48)))
+    weights, more, square = (RANDOM.normal(size=size).astype(np.float32) for size in ((48, 32), (32, 48), (48, 48)))
     nodes = [
         helper.make_node("Gemm", ["x", "w"], ["one"], name="first", transB=1),
         helper.make_node("Gemm", ["one", "more"], ["back"], name="between", transB=1),
-        helper.make_node("Gemm", ["back", "w"], ["y"], name="second", transB=1),
+        helper.make_node("Gemm", ["back", "w"], ["two"], name="second", transB=1),
+        helper.make_node("Gemm", ["two", "square"], ["three"], name="third", transB=1),
+        helper.make_node("Gemm", ["three", "square"], ["y"], name="fourth", transB=1),
     ]
     graph = helper.make_graph(
         nodes,
         "shared",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(more, "more")],
+        [numpy_helper.from_array(each, name) for each, name in ((weights, "w"), (more, "more"), (square, "square"))],
     )
     path = tmp_path / "shared.onnx"
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
     made = reduced(path, tmp_path, dtype)
-    assert " 3 " in made.how
-    assert 1e-3 < apart(ran(made.path), X @ weights.T @ more.T @ weights.T) < within
+    assert " 5 " in made.how
+    assert 1e-3 < apart(ran(made.path), X @ weights.T @ more.T @ weights.T @ square.T @ square.T) < within
 
 
 @pytest.mark.parametrize("kind", ["MatMul", "Gemm", "Conv"])

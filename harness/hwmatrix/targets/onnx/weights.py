@@ -8,7 +8,6 @@ float32, they become the operators that the ONNX standard defines them by.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import importlib
 import logging
@@ -71,18 +70,12 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
             model = tool.convert_float_to_float16(_loaded(path), keep_io_types=True)
             how = "converted to float16, inputs and outputs in float32"
         elif dtype is Dtype.INT4:
-            model, count = _in_groups(_transposed_once(_loaded(path)))
+            model, count = _in_groups(_with_weights_transposed(_loaded(path)))
             how = f"MatMulNBits in groups of {GROUP}: {_some(count)} weights of 4 bits"
         elif dtype is Dtype.INT8_DYNAMIC:
             tool = _module("onnxruntime.quantization")
-            assumed = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # of a product, where no type can be inferred
-            tool.quantize_dynamic(
-                _transposed_once(_loaded(path)),
-                made,
-                op_types_to_quantize=["MatMul"],
-                weight_type=tool.QuantType.QUInt8,
-                extra_options=assumed,
-            )
+            graph = _with_weights_transposed(_loaded(path))
+            tool.quantize_dynamic(graph, made, op_types_to_quantize=["MatMul"], weight_type=tool.QuantType.QUInt8)
             model = onnx.load(made)
             how = f"quantize_dynamic: {_some(_count(model, 'MatMulInteger'))} MatMulInteger"
         else:
@@ -239,23 +232,29 @@ def _loaded(path: Path) -> Any:
     return model
 
 
-def _transposed_once(model: Any) -> Any:
-    """The graph with each transposed weight of several Gemm transposed in place: ONNX Runtime's tools would do it once for each of them."""
+def _with_weights_transposed(model: Any) -> Any:
+    """The graph with a transposed copy of each weight that a Gemm transposes, for all Gemm that read it.
+
+    ONNX Runtime's tools turn Gemm into MatMul and transpose the weight in place, once for each Gemm: a shared weight would be wrong.
+    """
     from onnx import numpy_helper
 
-    graph, sharing = model.graph, collections.defaultdict[str, list[Any]](list)
-    for node in graph.node:
-        if node.op_type == "Gemm" and any(attribute.name == "transB" and attribute.i for attribute in node.attribute):
-            sharing[node.input[1]].append(node)
+    graph = model.graph
     known = {tensor.name: tensor for tensor in graph.initializer}
-    for name, nodes in sharing.items():
-        if len(nodes) > 1 and name in known:
+    copied: set[str] = set()
+    for node in graph.node:
+        transposed = [each for each in node.attribute if node.op_type == "Gemm" and each.name == "transB" and each.i]
+        if not transposed or node.input[1] not in known:
+            continue
+        name = node.input[1]
+        if name not in copied:
+            copied.add(name)
             graph.initializer.append(numpy_helper.from_array(numpy_helper.to_array(known[name]).T.copy(), f"{name}_transposed"))
-            for node in nodes:
-                node.input[1] = f"{name}_transposed"
-                node.attribute.remove(next(attribute for attribute in node.attribute if attribute.name == "transB"))
-            if not any(name in node.input for node in graph.node):
-                graph.initializer.remove(known[name])
+        node.input[1] = f"{name}_transposed"
+        node.attribute.remove(transposed[0])
+    read = {name for node in graph.node for name in node.input}
+    for name in copied - read:
+        graph.initializer.remove(known[name])
     return model
 
 
