@@ -168,6 +168,8 @@ def _full_cell(row: dict[str, Any], wide: float | None) -> str:
         parts.append(f"{row['run_peak_mb']:.0f} MB")
     if row["dtype"] != "float32":
         parts.append(f"loss {_number(row['relative_error'])}")
+    if row["error_type"] is not None:
+        parts.append(f"**{row['error_type'].replace('_', ' ')}**")
     return ", ".join(parts)
 
 

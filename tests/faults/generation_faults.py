@@ -39,7 +39,7 @@ NEW: Final = 6
 RULE: Final = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, min_samples=6, max_s=1.0)
 RUNTIMES: Final = ("onnxruntime", "openvino")
 """Backends that generate with exported graphs, where these tests run."""
-_TOLERANCES: Final = {dtype: Tolerance(**dataclasses.asdict(found)) for dtype, found in SPEC.tolerances.items()}
+TOLERANCES: Final = {dtype: Tolerance(**dataclasses.asdict(found)) for dtype, found in SPEC.tolerances.items()}
 
 
 def random_model(name: str, **changes: Any) -> ModelPlan:
@@ -83,7 +83,7 @@ def ended(
         target=target_plan(runtime),
         bundle=bundle.path,
         rule=rule,
-        tolerances=_TOLERANCES,
+        tolerances=TOLERANCES,
     )
     cell.execute(job, told.append)
     return told[-1]

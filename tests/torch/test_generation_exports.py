@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
 
+import generation_faults
 import pytest
 from generation_faults import FAULTS, NEW, RULE, RUNTIMES, Fault, bundle_for, ended, random_model, type_model
 
@@ -95,6 +97,15 @@ def test_rounded_weights_are_compared_with_the_same_in_float32(runtime: str, nam
     assert (found["error"] or {"type": "precision_loss"})["type"] == "precision_loss", found
     assert 1e-3 < facts["loss"] < 0.6
     assert facts["excess"] is not None
+
+
+def test_what_costs_too_much_is_timed_because_its_kernels_are_right(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    strict = dataclasses.replace(generation_faults.TOLERANCES[Dtype.INT4], relative_error=1e-3)
+    monkeypatch.setitem(generation_faults.TOLERANCES, Dtype.INT4, strict)
+    plan, bundle = exported("llama", "onnxruntime")
+    found = ended(plan, bundle, "onnxruntime", dtype=Dtype.INT4, rule=RULE)
+    assert (found["verdict"], found["error"]["type"]) == ("mismatch", "precision_loss")
+    assert min(found["facts"]["ttft_ms"], found["facts"]["tpot_ms"]) > 0
 
 
 @pytest.mark.parametrize("dtype", [Dtype.INT4, Dtype.INT8_DYNAMIC])

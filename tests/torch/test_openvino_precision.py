@@ -18,7 +18,7 @@ from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models.bundle import find_or_build
 from hwmatrix.models.onnx_export import OPENVINO, export_one
 from hwmatrix.models.openvino_conversion import OpenVinoExport
-from hwmatrix.records import Dtype, Size, Tolerance
+from hwmatrix.records import Dtype, MeasureRule, Size, Tolerance
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import cell
 from hwmatrix.runner.job import CellJob
@@ -44,8 +44,10 @@ def adds_in_16_bits() -> bool:
     return "avx2" in known and not known & {"avx512_vnni", "avx_vnni", "amx_int8"}
 
 
-def ended(dtype: Dtype, cache: Path, **options: Any) -> dict[str, Any]:
-    """The verdict of a cell on OpenVINO's CPU plugin, with further options of the target."""
+def ended(dtype: Dtype, cache: Path, *, rule: MeasureRule | None = None, allowed: float | None = None, **options: Any) -> dict[str, Any]:
+    """The verdict of a cell on OpenVINO's CPU plugin, with further options of the target. It is timed by ``rule``. Rounding may cost
+    at most the relative error ``allowed``.
+    """
     plan, told = cell_plan(), list[dict[str, Any]]()
     job = CellJob(
         cell=dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, dtype=dtype)),
@@ -57,11 +59,22 @@ def ended(dtype: Dtype, cache: Path, **options: Any) -> dict[str, Any]:
             forward_export=None if options.keys() & {*descriptor_of("openvino").own_graph} else OPENVINO,
         ),
         bundle=find_or_build(BERT, cache).path,
-        rule=None,
-        tolerances=TOLERANCES,
+        rule=rule,
+        tolerances=TOLERANCES if allowed is None else {dtype: dataclasses.replace(TOLERANCES[dtype], relative_error=allowed)},
     )
     cell.execute(job, told.append)
-    return next(message for message in told if "verdict" in message)
+    stage = [message["stage"] for message in told if "stage" in message][-1]
+    return next(message for message in told if "verdict" in message) | {"stage": stage}
+
+
+@pytest.mark.parametrize("allowed", [None, 1e-3])
+def test_what_costs_too_much_is_timed_because_its_kernels_are_right(allowed: float | None, shared_cache: Path) -> None:
+    rule = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, min_samples=3, max_s=0.1)
+    found = ended(Dtype.INT8, shared_cache / "bundles", rule=rule, allowed=allowed)
+    verdict = ("pass", None, "measure") if allowed is None else ("mismatch", "precision_loss", "compare")
+    assert (found["verdict"], (found["error"] or {}).get("type"), found["stage"]) == verdict
+    assert len(found["facts"]["samples_wall_ns"]) >= 3
+    assert found["facts"]["stages"]["measure"] > 0
 
 
 def native() -> set[str]:

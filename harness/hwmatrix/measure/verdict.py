@@ -84,6 +84,11 @@ class Judgement:
     excess: float | None = None
     approximate: bool | None = None
 
+    @property
+    def computes_right(self) -> bool:
+        """Whether the target is right, even if its precision costs the model too much. Only then does its time say anything."""
+        return self.status in {Status.PASS, Status.FALLBACK} or self.error_type == "precision_loss"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Allowance:

@@ -125,10 +125,12 @@ def _run_stages(job: CellJob, progress: Progress) -> End:
     progress.enter(Stage.COMPARE)
     allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerances[dtype], floor=bundle.floor(dtype))
     judged = _judged(job, target, bundle, outputs, placement, allowance, progress)
-    rule = job.rule if judged.status in {Status.PASS, Status.FALLBACK} else None
+    rule = job.rule if judged.computes_right else None
     if rule is not None:
         progress.enter(Stage.MEASURE)
         _time(target, rule, job.cell.settings.threads, progress)
+        if judged.status is Status.MISMATCH:
+            progress.enter(Stage.COMPARE)  # what failed is not the measurement
     _found_compiled(job, target, progress, again=rule is not None)
     last = target.device_use()
     progress.found(device_processes=last.other_processes if last else None)

@@ -87,12 +87,14 @@ def run(job: CellJob, progress: Progress) -> End:
     progress.enter(Stage.COMPARE)
     allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerances[dtype], floor=found.floor(asked, dtype))
     judged = _judged(found, asked, placement, allowance, task, descriptor, progress)
-    if judged.status in {Status.PASS, Status.FALLBACK} and job.rule is not None:
+    if judged.computes_right and job.rule is not None:
         progress.enter(Stage.MEASURE)
         leak = _time(target, first, job.rule, threads=job.cell.settings.threads, progress=progress)
         if leak is not None:
             judged = dataclasses.replace(judged, status=Status.ERROR, error_type="memory_leak", message=leak)
         _time_by_length(target, asked.forced, job.rule, progress)
+        if judged.status is Status.MISMATCH:
+            progress.enter(Stage.COMPARE)  # what failed is not the measurement
     last = target.device_use()
     progress.found(device_processes=last.other_processes if last else None)
     problem = error(judged.error_type, judged.message or "") if judged.error_type is not None else None

@@ -297,6 +297,11 @@ def test_weights_that_are_rounded_too_much_are_a_precision_loss() -> None:
     assert judged_beside(1e-6, loss=0.2).error_type == "precision_loss"
 
 
+@pytest.mark.parametrize(("own", "loss", "right"), [(1e-6, 0.0, True), (1e-6, 0.2, True), (20e-6, 0.0, False), (20e-6, 0.2, False)])
+def test_a_time_says_something_if_the_kernels_are_right(own: float, loss: float, *, right: bool) -> None:
+    assert judged_beside(own, loss=loss).computes_right is right
+
+
 def test_without_a_floor_the_kernel_may_differ_by_multiples_of_one_rounding() -> None:
     assert judged_beside(15 * LEAST_FLOOR[Dtype.INT4], floor=None).status is Status.PASS
     assert judged_beside(18 * LEAST_FLOOR[Dtype.INT4], floor=None).error_type == "mismatch"
