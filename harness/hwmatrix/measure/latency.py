@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import MeasureRule
 
-_SMALLEST_INTERVAL: Final = 6
+SMALLEST_INTERVAL: Final = 6
 """Below six samples the order statistics of the median give no 95 % interval (1 - 2 * 0.5**5 < 0.95)."""
 _REPETITIONS: Final = 3
 _LOOK_AGAIN: Final = 1.25
 """The rule is checked again when the elapsed time has grown by this factor: sorting too often would disturb the measurement."""
-_LEAST_SAMPLES: Final = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ def median_interval(ordered: Sequence[float]) -> tuple[float, float] | None:
     ``store/views.sql`` has the same formula for the reports; a test keeps the two equal.
     """
     n = len(ordered)
-    if n < _SMALLEST_INTERVAL:
+    if n < SMALLEST_INTERVAL:
         return None
     reach = 0.98 * math.sqrt(n)
     low = max(1, math.floor(n / 2 - reach))
@@ -79,8 +78,11 @@ def is_converged(wall_ns: Sequence[int], half_width: float) -> bool:
     return max(medians) - min(medians) <= 2 * half_width * middle
 
 
-def measure(call: Callable[[], int | None], rule: MeasureRule) -> Timing:
-    """Warm up, then time ``call`` until the rule is met or ``rule.max_s`` is over, but at least three times."""
+def measure(call: Callable[[], int | None], rule: MeasureRule, *, least: int = SMALLEST_INTERVAL) -> Timing:
+    """Warm up, then time ``call`` until the rule is met or ``rule.max_s`` is over, but at least ``least`` times.
+
+    By default, that is as often as an interval needs.
+    """
     warmups = _warm_up(call, rule)
     clock, cpu_clock = time.perf_counter_ns, time.process_time_ns
     wall: list[int] = []
@@ -104,7 +106,7 @@ def measure(call: Callable[[], int | None], rule: MeasureRule) -> Timing:
         if len(wall) >= rule.min_samples:
             converged = is_converged(wall, rule.half_width)
             look = begin + int((stop - begin) * _LOOK_AGAIN)
-        if converged or (stop >= end and len(wall) >= _LEAST_SAMPLES):
+        if converged or (stop >= end and len(wall) >= least):
             return Timing(wall_ns=tuple(wall), cpu_ns=tuple(cpu), warmup_samples=warmups, converged=converged)
 
 

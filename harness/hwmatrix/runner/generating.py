@@ -344,7 +344,7 @@ def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, th
     """
     resident = memory.resident()
     before = yardstick.read(threads)
-    timing, gaps = _timed(target, prompt, rule)
+    timing, gaps = _timed(target, prompt, rule, least=latency.SMALLEST_INTERVAL)
     if timing.cpu_ns:
         machine = yardstick.between(before, yardstick.read(threads))
         progress.found(yardstick=machine.name, yardstick_ms=machine.ms)
@@ -393,7 +393,10 @@ def _resident_mb() -> float:
 
 
 def _time_by_length(target: Generating, prompts: Sequence[GenerationPrompt], rule: MeasureRule, progress: Progress) -> None:
-    """Time the prompts of given lengths, if there are at least two. Each is run a few times: a curve needs no narrow intervals."""
+    """Time the prompts of given lengths, if there are at least two.
+
+    Each is repeated for the longest time of the rule, and at least once: a curve needs no intervals.
+    """
     few = dataclasses.replace(rule, warmup_s=0.0, warmup_iterations=1, min_samples=1)
     chosen = [prompt for prompt in prompts if prompt.name.startswith(LENGTH)]
     if len(chosen) <= 1:
@@ -401,7 +404,7 @@ def _time_by_length(target: Generating, prompts: Sequence[GenerationPrompt], rul
     timed: list[Array] = []
     caches: list[float | None] = []
     for prompt in chosen:
-        timed.append(_timed(target, prompt, few)[1])
+        timed.append(_timed(target, prompt, few, least=1)[1])
         caches.append(target.cache_mb())
     known = [size for size in caches if size is not None]
     progress.found(
@@ -412,8 +415,11 @@ def _time_by_length(target: Generating, prompts: Sequence[GenerationPrompt], rul
     )
 
 
-def _timed(target: Generating, prompt: GenerationPrompt, rule: MeasureRule) -> tuple[latency.Timing, Array]:
-    """Time a prompt and its continuation. Returns also the milliseconds to each token from the one before (repetitions, tokens)."""
+def _timed(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, least: int) -> tuple[latency.Timing, Array]:
+    """Time a prompt and its continuation, at least ``least`` times.
+
+    Returns also the milliseconds to each token from the one before (repetitions, tokens).
+    """
     taken: list[Array] = []
 
     def call() -> int | None:
@@ -422,7 +428,7 @@ def _timed(target: Generating, prompt: GenerationPrompt, rule: MeasureRule) -> t
         taken.append(np.diff(np.array(stamps, dtype=np.int64)) if own is None else np.array(own, dtype=np.int64))
         return None if own is None else sum(own)
 
-    timing = latency.measure(call, rule)
+    timing = latency.measure(call, rule, least=least)
     return timing, np.stack(taken[timing.warmup_samples :]) / 1e6
 
 

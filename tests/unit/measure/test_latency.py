@@ -72,11 +72,17 @@ def test_a_steady_but_slower_call_is_timed_for_the_minimum_samples(clock: Clock)
     assert timing.warmup_samples == 10
 
 
-def test_a_slow_call_gives_at_least_three_samples(clock: Clock) -> None:
+def test_a_slow_call_gives_as_many_samples_as_an_interval_needs(clock: Clock) -> None:
     timing = timed(clock, itertools.repeat(10_000 * MS))
-    assert len(timing.wall_ns) == 3
+    assert len(timing.wall_ns) == 6
+    assert median_interval(sorted(timing.wall_ns)) == (10_000 * MS, 10_000 * MS)
     assert timing.warmup_samples == 1
     assert timing.converged is False  # a shard stores a boolean, even if the rule was never evaluated
+
+
+def test_where_no_interval_is_needed_a_slow_call_is_timed_once(clock: Clock) -> None:
+    timing = measure(clock.call(itertools.repeat(10_000 * MS)), RULE, least=1)
+    assert (timing.warmup_samples, len(timing.wall_ns), timing.converged) == (1, 1, False)
 
 
 def test_the_time_limit_comes_before_enough_samples(clock: Clock) -> None:

@@ -96,6 +96,28 @@ def test_the_times_are_those_of_the_field_s_definitions(monkeypatch: pytest.Monk
     assert len(facts["samples_wall_ns"]) == target.calls - 1 >= 7
 
 
+def test_each_length_is_repeated_until_the_time_is_over_and_at_least_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = MeasureRule(warmup_s=0.0, warmup_iterations=10, min_s=0.1, min_samples=30, max_s=2.0)
+    prompts = [
+        GenerationPrompt(
+            name=name, inputs={"input_ids": np.zeros((1, 5 + i), np.int64)}, tokens=np.zeros((1, 2), np.int64), logits=np.ones(1)
+        )
+        for i, name in enumerate(("traced", "length-6", "length-7"))
+    ]
+    for ms, calls in ((1000, 1 + 2), (3000, 1 + 1)):  # the warm-up, and what is timed
+        target, kept = Scripted((ms // 10 * 9, ms // 10)), Kept()
+        target.calls = 1  # it is warm
+        monkeypatch.setattr(time, "perf_counter_ns", lambda of=target: of.now)
+        monkeypatch.setattr(time, "perf_counter", lambda of=target: of.now / 1e9)
+        double: Any = target
+        progress: Any = kept
+        generating._time_by_length(double, prompts, rule, progress)
+        assert target.calls == 1 + 2 * calls
+        assert kept.facts["lengths"] == (6, 7)
+        assert kept.facts["lengths_ttft_ms"] == (ms * 0.9, ms * 0.9)
+        assert kept.facts["lengths_tpot_ms"] == (ms * 0.1, ms * 0.1)
+
+
 def test_a_step_by_position_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = GenerationPrompt(name="traced", inputs={}, tokens=np.zeros((1, 7), np.int64), logits=np.zeros((7, 1, 7)))
     rule = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.1, min_samples=7, max_s=9.0)
