@@ -78,10 +78,11 @@ def is_converged(wall_ns: Sequence[int], half_width: float) -> bool:
     return max(medians) - min(medians) <= 2 * half_width * middle
 
 
-def measure(call: Callable[[], int | None], rule: MeasureRule, *, least: int = SMALLEST_INTERVAL) -> Timing:
+def measure(call: Callable[[], int | None], rule: MeasureRule, *, deadline: float = math.inf, least: int = SMALLEST_INTERVAL) -> Timing:
     """Warm up, then time ``call`` until the rule is met or ``rule.max_s`` is over, but at least ``least`` times.
 
-    By default, that is as often as an interval needs.
+    By default, that is as often as an interval needs. If another call would not end before ``deadline``, a value of ``time.perf_counter``,
+    once is enough.
     """
     warmups = _warm_up(call, rule)
     clock, cpu_clock = time.perf_counter_ns, time.process_time_ns
@@ -106,7 +107,8 @@ def measure(call: Callable[[], int | None], rule: MeasureRule, *, least: int = S
         if len(wall) >= rule.min_samples:
             converged = is_converged(wall, rule.half_width)
             look = begin + int((stop - begin) * _LOOK_AGAIN)
-        if converged or (stop >= end and len(wall) >= least):
+        too_late = stop + (stop - start) > deadline * 1e9
+        if converged or too_late or (stop >= end and len(wall) >= least):
             return Timing(wall_ns=tuple(wall), cpu_ns=tuple(cpu), warmup_samples=warmups, converged=converged)
 
 

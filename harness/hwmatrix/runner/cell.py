@@ -22,7 +22,7 @@ from hwmatrix.models.learning import quality
 from hwmatrix.records import Divergence, Dtype, MeasureRule, Origin, Placement, Role, Stage, Status
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import generating
-from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, quality_found, timed
+from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, quality_found, time_to_measure, timed
 from hwmatrix.targets.protocol import Target, target_class
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _run_stages(job: CellJob, progress: Progress) -> End:
     rule = job.rule if judged.computes_right else None
     if rule is not None:
         progress.enter(Stage.MEASURE)
-        _time(target, rule, job.cell.settings.threads, progress)
+        _time(target, rule, job.cell.settings.threads, progress, time_to_measure(job, progress))
         if judged.status is Status.MISMATCH:
             progress.enter(Stage.COMPARE)  # what failed is not the measurement
     _found_compiled(job, target, progress, again=rule is not None)
@@ -268,7 +268,7 @@ def _task_findings(found: quality.Quality | None, compared: parity.Comparison | 
     return quality_found(found, detail) | {"quality_error": worst.relative_error if worst else None}
 
 
-def _time(target: Target, rule: MeasureRule, threads: int, progress: Progress) -> None:
+def _time(target: Target, rule: MeasureRule, threads: int, progress: Progress, deadline: float) -> None:
     """Time the target, and the CPU before and after. CPU speed is not recorded for a device with its own clock."""
 
     def call() -> int | None:
@@ -276,7 +276,7 @@ def _time(target: Target, rule: MeasureRule, threads: int, progress: Progress) -
         return target.elapsed_ns()
 
     before = yardstick.read(threads)
-    timing = latency.measure(call, rule)
+    timing = latency.measure(call, rule, deadline=deadline)
     if timing.cpu_ns:
         machine = yardstick.between(before, yardstick.read(threads))
         progress.found(yardstick=machine.name, yardstick_ms=machine.ms)

@@ -21,7 +21,7 @@ from hwmatrix.models.generation_export import DECODE, PREFILL, SPECIALIZED
 from hwmatrix.models.learning import quality
 from hwmatrix.records import Dtype, NoiseFloor, Stage, Status
 from hwmatrix.records.backends import descriptor_of
-from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, quality_found, timed
+from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, quality_found, time_to_measure, timed
 from hwmatrix.targets.protocol import Generating, target_class
 
 if TYPE_CHECKING:
@@ -89,10 +89,11 @@ def run(job: CellJob, progress: Progress) -> End:
     judged = _judged(found, asked, placement, allowance, task, descriptor, progress)
     if judged.computes_right and job.rule is not None:
         progress.enter(Stage.MEASURE)
-        leak = _time(target, first, job.rule, threads=job.cell.settings.threads, progress=progress)
+        deadline = time_to_measure(job, progress)
+        leak = _time(target, first, job.rule, threads=job.cell.settings.threads, deadline=deadline, progress=progress)
         if leak is not None:
             judged = dataclasses.replace(judged, status=Status.ERROR, error_type="memory_leak", message=leak)
-        _time_by_length(target, asked.forced, job.rule, progress)
+        _time_by_length(target, asked.forced, job.rule, found.took_s, deadline=deadline, progress=progress)
         if judged.status is Status.MISMATCH:
             progress.enter(Stage.COMPARE)  # what failed is not the measurement
     last = target.device_use()
@@ -148,12 +149,15 @@ class _Found:
         self._prompts: dict[str, GenerationPrompt] = {}
         self._where = (Stage.PREFILL, PREFILL, 0, TRACED)
         self.first_ms: float | None = None
+        self.took_s: dict[str, float] = {}
 
     def force(self, prompt: GenerationPrompt, name: str) -> None:
-        """Generate with the prompt's continuation forced, and keep the logits."""
+        """Generate with the prompt's continuation forced, and keep the logits and how long that took."""
         kept = self._logits.setdefault(name, [])
         self._expected[name], self._prompts[name] = prompt.logits, prompt
+        begin = time.perf_counter()
         self._generate(prompt, name, kept.append, forced=True)
+        self.took_s[name] = time.perf_counter() - begin
 
     def continue_freely(self, prompts: Sequence[GenerationPrompt]) -> quality.Quality | None:
         """Let a trained model continue examples of its task; None if there are none, or if its logits cannot be compared."""
@@ -337,14 +341,16 @@ def _output(prompt: str, step: int) -> str:
     return f"the logits of step {step} after the {prompt} prompt"
 
 
-def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, threads: int, progress: Progress) -> str | None:
+def _time(
+    target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, threads: int, deadline: float, progress: Progress
+) -> str | None:
     """Time a prompt and its continuation until the rule is met, and the CPU before and after. Returns how memory leaks, if it does.
 
     CPU speed is not recorded for a device with its own clock.
     """
     resident = memory.resident()
     before = yardstick.read(threads)
-    timing, gaps = _timed(target, prompt, rule, least=latency.SMALLEST_INTERVAL)
+    timing, gaps = _timed(target, prompt, rule, deadline=deadline, least=latency.SMALLEST_INTERVAL)
     if timing.cpu_ns:
         machine = yardstick.between(before, yardstick.read(threads))
         progress.found(yardstick=machine.name, yardstick_ms=machine.ms)
@@ -364,7 +370,10 @@ def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, th
     now = memory.resident()
     if resident is None or now is None or now.now_mb - resident.now_mb < memory.LEAK_MB:
         return None
-    return _leak(target, prompt, max(len(gaps), memory.LEAST_REPETITIONS), progress)
+    repetitions = max(len(gaps), memory.LEAST_REPETITIONS)
+    if time.perf_counter() + repetitions * max(timing.wall_ns) / 1e9 > deadline:
+        return None
+    return _leak(target, prompt, repetitions, progress)
 
 
 def _leak(target: Generating, prompt: GenerationPrompt, repetitions: int, progress: Progress) -> str | None:
@@ -392,8 +401,16 @@ def _resident_mb() -> float:
     return found.now_mb if found is not None else 0.0
 
 
-def _time_by_length(target: Generating, prompts: Sequence[GenerationPrompt], rule: MeasureRule, progress: Progress) -> None:
-    """Time the prompts of given lengths, if there are at least two.
+def _time_by_length(
+    target: Generating,
+    prompts: Sequence[GenerationPrompt],
+    rule: MeasureRule,
+    took_s: Mapping[str, float],
+    *,
+    deadline: float,
+    progress: Progress,
+) -> None:
+    """Time the prompts of given lengths as far as there is time, if there are at least two. ``took_s`` is how long each took before.
 
     Each is repeated for the longest time of the rule, and at least once: a curve needs no intervals.
     """
@@ -404,18 +421,22 @@ def _time_by_length(target: Generating, prompts: Sequence[GenerationPrompt], rul
     timed: list[Array] = []
     caches: list[float | None] = []
     for prompt in chosen:
-        timed.append(_timed(target, prompt, few, least=1)[1])
+        if time.perf_counter() + 2 * took_s[prompt.name] > deadline:  # the warm-up, and once timed
+            break
+        timed.append(_timed(target, prompt, few, deadline=deadline, least=1)[1])
         caches.append(target.cache_mb())
+    if len(timed) <= 1:
+        return
     known = [size for size in caches if size is not None]
     progress.found(
-        lengths=tuple(int(prompt.inputs["input_ids"].shape[1]) for prompt in chosen),
+        lengths=tuple(int(prompt.inputs["input_ids"].shape[1]) for prompt in chosen[: len(timed)]),
         lengths_ttft_ms=tuple(float(np.median(gaps[:, 0])) for gaps in timed),
         lengths_tpot_ms=tuple(float(np.median(gaps[:, 1:].mean(axis=1))) for gaps in timed) if timed[0].shape[1] > 1 else None,
         lengths_cache_mb=tuple(known) if len(known) == len(caches) else None,
     )
 
 
-def _timed(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, least: int) -> tuple[latency.Timing, Array]:
+def _timed(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, deadline: float, least: int) -> tuple[latency.Timing, Array]:
     """Time a prompt and its continuation, at least ``least`` times.
 
     Returns also the milliseconds to each token from the one before (repetitions, tokens).
@@ -428,7 +449,7 @@ def _timed(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, l
         taken.append(np.diff(np.array(stamps, dtype=np.int64)) if own is None else np.array(own, dtype=np.int64))
         return None if own is None else sum(own)
 
-    timing = latency.measure(call, rule, least=least)
+    timing = latency.measure(call, rule, deadline=deadline, least=least)
     return timing, np.stack(taken[timing.warmup_samples :]) / 1e6
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.models.bundle import Bundle
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import DeviceUse
 
     Send = Callable[[dict[str, Any]], None]
+
+
+_MEASURED_WITHIN: Final = 0.9
+"""The share of a cell's time limit in which it measures."""
 
 
 def reads_graph(target: TargetPlan, settings: Settings, bundle: Path) -> bool:
@@ -75,11 +79,14 @@ class End:
 
 
 class Progress:
-    """The stage of a cell and its findings so far. Each stage's message and the verdict send all of them to the parent."""
+    """The stage of a cell and its findings so far. Each stage's message and the verdict send all of them to the parent.
+
+    ``begun`` is when the cell began, in seconds of ``time.perf_counter``.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._entered = time.perf_counter()
+        self.begun = self._entered = time.perf_counter()
         self.stage: Stage | None = None
         self._stages: dict[Stage, float] = {}
         self._found = Findings()
@@ -112,6 +119,11 @@ class Progress:
         if self.stage is not None:
             self._stages[self.stage] = self._stages.get(self.stage, 0.0) + (now - self._entered) * 1000
         self._entered = now
+
+
+def time_to_measure(job: CellJob, progress: Progress) -> float:
+    """Until when a cell may measure, by ``time.perf_counter``: one that has its verdict must not lose it to the time limit."""
+    return progress.begun + _MEASURED_WITHIN * job.cell.limits.timeout_s
 
 
 def judged_in(job: CellJob, reported: Dtype | None) -> Dtype:

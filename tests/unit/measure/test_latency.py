@@ -85,6 +85,12 @@ def test_where_no_interval_is_needed_a_slow_call_is_timed_once(clock: Clock) -> 
     assert (timing.warmup_samples, len(timing.wall_ns), timing.converged) == (1, 1, False)
 
 
+@pytest.mark.parametrize(("left_s", "samples"), [(25.0, 1), (39.0, 2), (70.0, 6), (1000.0, 6)])
+def test_another_call_that_would_end_too_late_is_not_made(left_s: float, samples: int, clock: Clock) -> None:
+    timing = measure(clock.call(itertools.repeat(10_000 * MS)), RULE, deadline=clock.now_ns / 1e9 + left_s)
+    assert (timing.warmup_samples, len(timing.wall_ns)) == (1, samples)
+
+
 def test_the_time_limit_comes_before_enough_samples(clock: Clock) -> None:
     timing = timed(clock, itertools.repeat(200 * MS))
     assert len(timing.wall_ns) == 15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import types
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,7 @@ def times(monkeypatch: pytest.MonkeyPatch, target: Scripted, prompt: GenerationP
     monkeypatch.setattr(time, "perf_counter", lambda: target.now / 1e9)
     double: Any = target
     progress: Any = kept
-    generating._time(double, prompt, rule, threads=1, progress=progress)
+    generating._time(double, prompt, rule, threads=1, deadline=math.inf, progress=progress)
     return kept.facts
 
 
@@ -96,24 +97,35 @@ def test_the_times_are_those_of_the_field_s_definitions(monkeypatch: pytest.Monk
     assert len(facts["samples_wall_ns"]) == target.calls - 1 >= 7
 
 
-def test_each_length_is_repeated_until_the_time_is_over_and_at_least_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("ms", "left_s", "calls", "lengths"),
+    [
+        (1000, math.inf, (3, 3), (6, 7)),  # a warm-up, and two for the longest time of the rule
+        (3000, math.inf, (2, 2), (6, 7)),
+        (1000, 7.9, (3, 3), (6, 7)),
+        (1000, 4.5, (3,), None),  # of the second, a warm-up and one do not fit: one length is no curve
+        (1000, 1.5, (), None),
+    ],
+)
+def test_each_length_is_repeated_as_long_as_there_is_time(
+    monkeypatch: pytest.MonkeyPatch, ms: int, left_s: float, calls: tuple[int, ...], lengths: tuple[int, ...] | None
+) -> None:
     rule = MeasureRule(warmup_s=0.0, warmup_iterations=10, min_s=0.1, min_samples=30, max_s=2.0)
     prompts = [
-        GenerationPrompt(
-            name=name, inputs={"input_ids": np.zeros((1, 5 + i), np.int64)}, tokens=np.zeros((1, 2), np.int64), logits=np.ones(1)
-        )
-        for i, name in enumerate(("traced", "length-6", "length-7"))
+        GenerationPrompt(name=name, inputs={"input_ids": np.zeros((1, n), np.int64)}, tokens=np.zeros((1, 2), np.int64), logits=np.ones(1))
+        for name, n in (("traced", 5), ("length-6", 6), ("length-7", 7))
     ]
-    for ms, calls in ((1000, 1 + 2), (3000, 1 + 1)):  # the warm-up, and what is timed
-        target, kept = Scripted((ms // 10 * 9, ms // 10)), Kept()
-        target.calls = 1  # it is warm
-        monkeypatch.setattr(time, "perf_counter_ns", lambda of=target: of.now)
-        monkeypatch.setattr(time, "perf_counter", lambda of=target: of.now / 1e9)
-        double: Any = target
-        progress: Any = kept
-        generating._time_by_length(double, prompts, rule, progress)
-        assert target.calls == 1 + 2 * calls
-        assert kept.facts["lengths"] == (6, 7)
+    target, kept = Scripted((ms // 10 * 9, ms // 10)), Kept()
+    target.calls = 1  # it is warm
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: target.now)
+    monkeypatch.setattr(time, "perf_counter", lambda: target.now / 1e9)
+    double: Any = target
+    progress: Any = kept
+    took_s = {prompt.name: ms / 1000 for prompt in prompts}
+    generating._time_by_length(double, prompts, rule, took_s, deadline=left_s, progress=progress)
+    assert target.calls - 1 == sum(calls)
+    assert kept.facts.get("lengths") == lengths
+    if lengths is not None:
         assert kept.facts["lengths_ttft_ms"] == (ms * 0.9, ms * 0.9)
         assert kept.facts["lengths_tpot_ms"] == (ms * 0.1, ms * 0.1)
 
