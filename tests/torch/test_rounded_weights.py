@@ -110,6 +110,27 @@ def test_a_width_that_16_does_not_divide_is_unsupported_in_int4_and_not_in_int8(
     reduced(program, Dtype.INT8)
 
 
+@pytest.mark.parametrize(("width", "kinds", "left"), [(8, "1 in i4; embeddings 1 in float32", True), (32, "2 in i4", False)])
+def test_an_embedding_whose_width_16_does_not_divide_stays_in_float32_in_int4(width: int, kinds: str, *, left: bool) -> None:
+    import openvino
+    from openvino import opset13
+
+    from hwmatrix.targets.openvino.weights import in_float32, reduced
+
+    weights, _ = linear()
+    table = np.random.default_rng(1).standard_normal((64, width)).astype(np.float32)
+    given = opset13.parameter([4, 32], np.float32, name="x")
+    rows = opset13.parameter([5], np.int64, name="rows")
+    product = opset13.matmul(given, opset13.constant(weights), transpose_a=False, transpose_b=True)
+    found = opset13.gather(opset13.constant(table), rows, opset13.constant(np.int64(0)))
+    made, told = reduced(openvino.Model([product, found], [given, rows], "two"), Dtype.INT4)
+    assert told.endswith(f": weights {kinds}")
+    asked = np.array([0, 7, 63, 7, 1])
+    ran = openvino.compile_model(in_float32(made), "CPU")({"x": X, "rows": asked})
+    assert (apart(ran[1], table[asked]) < 1e-6) is left
+    assert apart(ran[0], X @ by_groups(weights).T) < 1e-3
+
+
 @pytest.mark.parametrize("dtype", [Dtype.INT8, Dtype.INT4])
 def test_a_graph_without_a_linear_layer_has_nothing_to_round(dtype: Dtype) -> None:
     import openvino

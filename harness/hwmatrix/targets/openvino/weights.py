@@ -53,11 +53,13 @@ def reduced(program: Any, dtype: Dtype, samples: Sequence[Arrays] = ()) -> tuple
             operations = made.get_ops()
             count = sum(operation.get_type_name() == _FAKE for operation in operations)
             return _some(made, count), f"nncf.quantize from {len(samples)} inputs: {count} FakeQuantize"
-        made = _compressed(nncf, program, dtype)
+        narrow = _narrow_embeddings(program) if dtype is Dtype.INT4 else []
+        made = _compressed(nncf, program, dtype, leave=narrow)
     kinds = Counter(weight.get_element_type().get_type_name() for weight, _ in _rounded(made))
     mode = "INT8_ASYM" if dtype is Dtype.INT8 else f"INT4_SYM in groups of {GROUP}"
     told = ", ".join(f"{count} in {kind}" for kind, count in sorted(kinds.items()))
-    return _some(made, kinds.total()), f"NNCF {mode}: weights {told}"
+    left = f"; embeddings {len(narrow)} in float32" if narrow else ""
+    return _some(made, kinds.total()), f"NNCF {mode}: weights {told}{left}"
 
 
 def in_float32(program: Any) -> Any | None:
@@ -205,13 +207,34 @@ def _some(made: Any, count: int) -> Any:
     return made
 
 
-def _compressed(nncf: Any, program: Any, dtype: Dtype) -> Any:
+def _narrow_embeddings(program: Any) -> list[str]:
+    """The names of the lookups in a table whose width groups do not divide, such as T5's of one number for each head."""
+    return [operation.get_friendly_name() for operation in program.get_ops() if _width_of_table(operation) % GROUP]
+
+
+def _width_of_table(operation: Any) -> int:
+    """How wide the rows of numbers are that an operator looks up; 0 if it looks up something else."""
+    if operation.get_type_name() != "Gather":
+        return 0
+    table = operation.input_value(0)
+    if table.get_node().get_type_name() == "Convert":
+        table = table.get_node().input_value(0)
+    if table.get_node().get_type_name() != "Constant" or not table.get_element_type().is_real():
+        return 0
+    rows = table.get_shape()
+    return int(rows[1]) if len(rows) == 2 else 0  # noqa: PLR2004 - rows and their width
+
+
+def _compressed(nncf: Any, program: Any, dtype: Dtype, *, leave: Sequence[str]) -> Any:
     modes = nncf.CompressWeightsMode
     if dtype is Dtype.INT8:
         return nncf.compress_weights(program, mode=modes.INT8_ASYM)
+    ignored = nncf.IgnoredScope(names=[*leave]) if leave else None
     strict = nncf.AdvancedCompressionParameters(group_size_fallback_mode=nncf.GroupSizeFallbackMode.ERROR)
     try:
-        return nncf.compress_weights(program, mode=modes.INT4_SYM, group_size=GROUP, all_layers=True, advanced_parameters=strict)
+        return nncf.compress_weights(
+            program, mode=modes.INT4_SYM, group_size=GROUP, all_layers=True, ignored_scope=ignored, advanced_parameters=strict
+        )
     except nncf.InvalidGroupSizeError as failure:
         told = " ".join(str(failure).split())[:600]
         message = f"int4 has one scale for {GROUP} weights, and {GROUP} does not divide the width of a layer; int8 takes any width: {told}"
