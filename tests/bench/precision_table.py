@@ -158,7 +158,9 @@ def _full_cell(row: dict[str, Any], wide: float | None) -> str:
     """``wide`` is the latency in float32, or the time of a token."""
     if _time(row) is None:
         error = "" if row["relative_error"] is None else f" {_number(row['relative_error'])}"
-        return f"{row['status']}: {(row['error_type'] or 'not timed').replace('_', ' ')}{error}"
+        why = row["error_type"] or "not timed"
+        told = row["status"] if why == row["status"] else f"{row['status']}: {why.replace('_', ' ')}"
+        return f"{told}{error}"
     parts = [_tokens(row) if "tpot_ms" in row else _milliseconds(row)]
     if row["dtype"] != "float32" and wide is not None:
         parts.append(f"{wide / _time(row):.2f} times")
