@@ -199,9 +199,9 @@ FROM compared;
 -- The verdicts on every cell over all runs, the latest first. A cell is identified by its model, target, size, precision, batch, length,
 -- threads and isolation, not by the machine. An execution without a verdict (unavailable, not_run, factory_error, infra_error) counts only
 -- if no run has one. nth is 1 for the latest.
--- shown marks the execution that a report over all runs shows: the latest one; but if that passed, the latest one that passed on hardware
--- and was timed with the same versions, if there is one. best_timed marks the latest execution that passed and was timed, if the latest
--- verdict is a pass.
+-- last_timed marks the latest execution that passed and was timed, shown the one that a report over all runs shows: the latest, but the
+-- last timed one if both passed with the same versions, on hardware. Both marked executions are the latest of their kind, whatever was
+-- executed between them: only then do databases give the same verdicts in whatever order they are merged.
 CREATE OR REPLACE VIEW verdicts AS
 WITH known AS (
     SELECT m.*, r.created_at, m.status = 'pass' AND m.ci_low_ms IS NOT NULL AS timed, m.execution = 'hardware' AS real
@@ -220,18 +220,23 @@ ranked AS (
         ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
     )
 ),
+marked AS (
+    SELECT
+        *,
+        timed AND row_number() OVER (
+            PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, new_tokens, column_isolation
+            ORDER BY NOT timed, nth
+        ) = 1 AS last_timed
+    FROM ranked
+),
 judged AS (
     SELECT
         *,
         row_number() OVER (
             PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, new_tokens, column_isolation
-            ORDER BY CASE WHEN last_status = 'pass' AND timed AND real AND versions IS NOT DISTINCT FROM last_versions THEN 0 ELSE nth END, nth
-        ) = 1 AS shown,
-        last_status = 'pass' AND timed AND row_number() OVER (
-            PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, new_tokens, column_isolation
-            ORDER BY NOT timed, nth
-        ) = 1 AS best_timed
-    FROM ranked
+            ORDER BY last_timed AND real AND last_status = 'pass' AND versions IS NOT DISTINCT FROM last_versions DESC, nth
+        ) = 1 AS shown
+    FROM marked
 )
 SELECT * EXCLUDE (created_at, timed, real, last_status, last_versions) FROM judged;
 

@@ -113,7 +113,9 @@ def test_the_latest_verdict_of_every_cell_is_kept_with_its_run(tmp_path: Path) -
     assert (cells["bert/cpu"].executed_at.day, cells["gpt2/cpu"].run_id) == (2, one)
     with duckdb.connect(str(both), read_only=True) as connection:
         kept = connection.execute("SELECT run_id, cell_key FROM cells WHERE role = 'model' ORDER BY ALL").fetchall()
-        assert kept == [(one, GPT2), (one, GPT2_OV), (two, BERT), (two, BERT_OV)], "superseded results must be removed"
+        assert kept == [(one, BERT), (one, GPT2), (one, GPT2_OV), (two, BERT), (two, BERT_OV)], (
+            "superseded results must be removed, but not the last timing"
+        )
         assert hidden(connection, [one, two]) == []
 
 
@@ -149,7 +151,7 @@ def test_a_timed_pass_is_shown_until_the_versions_change(tmp_path: Path) -> None
     newer = merged(tmp_path, timed, database(tmp_path, 3, {BERT: "untimed"}, torch="2.14.0"), name="newer")
     assert shown(newer)[BERT] == ("pass", plan_of(3).run_id)
     with duckdb.connect(str(newer), read_only=True) as connection:
-        assert connection.execute("SELECT count(*) FROM verdicts WHERE best_timed AND NOT shown").fetchone() == (1,), (
+        assert connection.execute("SELECT count(*) FROM verdicts WHERE last_timed AND NOT shown").fetchone() == (1,), (
             "it must be kept for the advice"
         )
     broken = merged(tmp_path, timed, database(tmp_path, 4, {BERT: "crash"}), name="broken")
@@ -179,8 +181,8 @@ KEYS = st.sampled_from([BERT, GPT2, BERT_OV, GPT2_OV])
 def test_the_same_databases_give_the_same_content_in_any_order_and_repetition(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, runs: list[dict[str, str]]
 ) -> None:
-    folder = tmp_path_factory.mktemp("merged")
     versions = [data.draw(st.sampled_from(["2.13.0", "2.14.0"])) for _ in runs]
+    folder = tmp_path_factory.mktemp("merged")
     made = [database(folder, day, outcomes, torch=torch) for day, (outcomes, torch) in enumerate(zip(runs, versions, strict=True), 1)]
     expected = content(merged(folder, *made, name="once"))
     order = data.draw(st.permutations([*made, data.draw(st.sampled_from(made))]))
@@ -196,6 +198,23 @@ def test_the_same_databases_give_the_same_content_in_any_order_and_repetition(
         status, shown_run = found[key]
         assert status == ("pass" if outcome == "untimed" else outcome)
         assert shown_run == run_id or outcome == "untimed"
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [("pass", "2.13.0"), ("pass", "2.14.0"), ("untimed", "2.13.0")],
+        [("pass", "2.13.0"), ("crash", "2.13.0"), ("untimed", "2.13.0")],
+        [("untimed", "2.13.0"), ("pass", "2.14.0"), ("crash", "2.13.0")],
+    ],
+)
+def test_what_was_executed_between_two_runs_changes_no_verdict_when_it_is_merged_first(tmp_path: Path, runs: list[tuple[str, str]]) -> None:
+    made = [database(tmp_path, day, {BERT: outcome}, torch=torch) for day, (outcome, torch) in enumerate(runs, 1)]
+    once = merged(tmp_path, *made, name="once")
+    for first, second, third in itertools.permutations(made):
+        step = merged(tmp_path, first, second, name="part")
+        both = merged(tmp_path, step, third, name="step")
+        assert (content(both), shown(both)) == (content(once), shown(once))
 
 
 def test_merging_existing_content_does_not_change_the_file(tmp_path: Path) -> None:
@@ -235,7 +254,8 @@ def test_runs_and_databases_can_be_merged_together(tmp_path: Path) -> None:
 
 def test_the_command_merges_databases_and_then_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = tmp_path / "both.duckdb"
-    assert main.main(["merge", str(database(tmp_path, 1)), str(database(tmp_path, 2, {GPT2_OV: "crash"})), "--database", str(both)]) == 0
+    first = database(tmp_path, 1, {BERT: "pass", GPT2: "pass", BERT_OV: "pass", GPT2_OV: "mismatch"})
+    assert main.main(["merge", str(first), str(database(tmp_path, 2, {GPT2_OV: "crash"})), "--database", str(both)]) == 0
     assert "the latest verdicts of 2 runs on 4 cells; 1 earlier executions are left out" in " ".join(capsys.readouterr().out.split())
     plan = plan_of(3)
     run = write_run(tmp_path / "runs", plan, [make.result(plan.cells[0], started_at="2026-01-03T00:00:00.000000")])
