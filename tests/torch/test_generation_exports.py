@@ -152,6 +152,18 @@ def test_a_fault_of_the_cache_is_found_where_it_is(fault: Fault, runtime: str, e
     assert (facts["cache_error"] > 0.01) == (fault.kind == "cache_mismatch")
 
 
+@pytest.mark.parametrize(("runtime", "dtype"), [("onnxruntime", Dtype.INT4), ("onnxruntime", Dtype.INT8_DYNAMIC), ("openvino", Dtype.INT8)])
+def test_a_fault_of_the_cache_is_no_loss_of_rounded_weights(runtime: str, dtype: Dtype, exported: Any) -> None:
+    plan, bundle = exported("llama", runtime)
+    fault = FAULTS[1]
+    with fault.planted(runtime):
+        found = ended(plan, bundle, runtime, dtype=dtype)
+    facts = found["facts"]
+    assert found["error"]["type"] == fault.kind, found
+    assert found["error"]["message"].startswith("the graph is wrong before its weights are rounded: ")
+    assert (facts["failing_prompt"], facts["failing_component"], facts["failing_step"]) == fault.first(runtime)
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_state_that_is_not_reset_is_no_pass(runtime: str, exported: Any) -> None:
     plan, bundle = exported("llama", runtime)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from factory_plans import cell_plan, target_plan
 
@@ -50,7 +51,9 @@ def ended(dtype: Dtype, cache: Path, *, rule: MeasureRule | None = None, allowed
     """
     plan, told = cell_plan(), list[dict[str, Any]]()
     job = CellJob(
-        cell=dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, dtype=dtype)),
+        cell=dataclasses.replace(
+            plan, settings=dataclasses.replace(plan.settings, dtype=dtype), limits=dataclasses.replace(plan.limits, timeout_s=600.0)
+        ),
         model=BERT,
         target=dataclasses.replace(
             target_plan(),
@@ -60,7 +63,7 @@ def ended(dtype: Dtype, cache: Path, *, rule: MeasureRule | None = None, allowed
         ),
         bundle=find_or_build(BERT, cache).path,
         rule=rule,
-        tolerances=TOLERANCES if allowed is None else {dtype: dataclasses.replace(TOLERANCES[dtype], relative_error=allowed)},
+        tolerances=TOLERANCES if allowed is None else {**TOLERANCES, dtype: dataclasses.replace(TOLERANCES[dtype], relative_error=allowed)},
     )
     cell.execute(job, told.append)
     stage = [message["stage"] for message in told if "stage" in message][-1]
@@ -75,6 +78,30 @@ def test_what_costs_too_much_is_timed_because_its_kernels_are_right(allowed: flo
     assert (found["verdict"], (found["error"] or {}).get("type"), found["stage"]) == verdict
     assert len(found["facts"]["samples_wall_ns"]) >= 3
     assert found["facts"]["stages"]["measure"] > 0
+
+
+@pytest.mark.parametrize("dtype", [Dtype.INT8, Dtype.INT4])
+def test_a_graph_that_was_wrong_before_its_weights_were_rounded_is_no_loss(
+    dtype: Dtype, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from openvino import opset13
+
+    from hwmatrix.targets.openvino.target import OpenVino
+
+    real = OpenVino._graph
+
+    def with_fault(target: OpenVino, inputs: Any) -> Any:
+        converted = real(target, inputs)
+        for output in converted.program.get_results():
+            larger = opset13.multiply(output.input_value(0), np.float32(1.5))
+            output.input(0).replace_source_output(larger.output(0))
+        return converted
+
+    monkeypatch.setattr(OpenVino, "_graph", with_fault)
+    found = ended(dtype, shared_cache / "bundles")
+    assert found["error"]["type"] == "mismatch", found
+    assert found["error"]["message"].startswith("the graph is wrong before its weights are rounded: relative L2 error 0.5 of ")
+    assert found["facts"]["loss"] > 0.4
 
 
 def native() -> set[str]:

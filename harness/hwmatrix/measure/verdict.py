@@ -12,7 +12,8 @@ of matrix.yaml decides; it also limits the error of a model without a task.
 
 A target that rounds weights itself also runs the same graph with its rounded weights as float32 numbers (``Rounded``). Loss is then the
 error of that graph, and excess the target's distance from it: the kernels' own error, as a multiple of the floor of float32
-(``Tolerance.kernel_excess`` is allowed). Where that graph rounds the inputs of products as it runs, more is explained: up to ``TIPPED``
+(``Tolerance.kernel_excess`` is allowed). If the loss is too large, the graph as it was before it was rounded tells whose fault that is
+(:func:`judge_before_rounding`). Where that graph rounds the inputs of products as it runs, more is explained: up to ``TIPPED``
 times what weights that differ by a few roundings change.
 """
 
@@ -26,11 +27,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from hwmatrix.measure.parity import Comparison, compare
-from hwmatrix.records import Dtype, NoiseFloor, OutputRecord, Status, Tolerance
+from hwmatrix.records import Dtype, NoiseFloor, OutputRecord, Placement, Status, Tolerance
 
 if TYPE_CHECKING:
     from hwmatrix.measure.parity import Array
-    from hwmatrix.records import Placement
 
 SAME_ANSWERS: Final = 0.99
 """The share of answers that must equal the reference's for an approximate pass."""
@@ -167,6 +167,24 @@ def judge(
         if compared is not None and _error(_worst_output(compared)) > tolerance.relative_error:
             return _mismatch("mismatch", _difference(_worst_output(compared), f"exceeds {tolerance.relative_error:.3g}{where}"))
     return Judgement(status=Status.PASS)
+
+
+def judge_before_rounding(judged: Judgement, comparison: Comparison, allowance: Allowance) -> Judgement:
+    """The verdict on a precision that costs too much (``judged``), once the same graph has run in float32 before it was rounded.
+
+    If that is wrong already, no precision is to blame: a mismatch. The bound counts, as there is no task to tell more.
+
+    Args:
+        judged: a ``precision_loss``.
+        comparison: the outputs of the graph before its weights were rounded, compared with the reference's.
+        allowance: that of float32.
+    """
+    least = dataclasses.replace(allowance.tolerance, excess=None if allowance.tolerance.excess is None else allowance.tolerance.hard_bound)
+    before = judge(comparison, Placement(on_target=1.0, detail=""), dataclasses.replace(allowance, tolerance=least))
+    if before.status is Status.PASS or before.error_type == "precision_loss":
+        return judged
+    message = f"the graph is wrong before its weights are rounded: {before.message}"
+    return dataclasses.replace(judged, error_type=before.error_type, message=message)
 
 
 def misjudged(expected: Mapping[str, Array], placement: Placement, allowance: Allowance) -> str | None:

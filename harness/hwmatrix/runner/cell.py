@@ -160,6 +160,8 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
     rounds = verdict.incomparable(comparison) is None and allowance.dtype in descriptor_of(job.target.backend).rounds
     rounded = _rounded(cast("Rounding", target), bundle, outputs, answers, most) if rounds else None
     judged = verdict.judge(comparison, placement, allowance, task, held_out, rounded=rounded)
+    if rounded is not None and judged.error_type == "precision_loss":
+        judged = _judged_before_rounding(job, cast("Rounding", target), bundle, judged)
     if judged.status is Status.PASS and job.model.role is Role.CANARY_GOOD:
         reason = verdict.misjudged(bundle.expected_arrays(), placement, allowance)
         if reason is not None:
@@ -223,6 +225,17 @@ def _rounded(
         tipped=_tipped(in_float, nudged, [bundle.input_arrays()]) if nudged else {},
         tipped_held_out=_tipped(in_float, nudged, _held_out_inputs(bundle)) if nudged else {},
     )
+
+
+def _judged_before_rounding(job: CellJob, target: Rounding, bundle: bundles.Bundle, judged: verdict.Judgement) -> verdict.Judgement:
+    """The verdict, once the graph has run as it was before its weights were rounded, if matrix.yaml has a tolerance for that."""
+    tolerance = job.tolerances.get(Dtype.FLOAT32)
+    before = target.before_rounding() if tolerance is not None else None
+    if tolerance is None or before is None:
+        return judged
+    compared = parity.compare(before.outputs(bundle.input_arrays()), bundle.expected_arrays())
+    allowance = verdict.Allowance(dtype=Dtype.FLOAT32, tolerance=tolerance, floor=bundle.floor(Dtype.FLOAT32))
+    return verdict.judge_before_rounding(judged, compared, allowance)
 
 
 def _held_out_inputs(bundle: bundles.Bundle) -> Iterator[Arrays]:

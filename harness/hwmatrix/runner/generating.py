@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.measure.parity import Comparison
     from hwmatrix.models.bundle import Generation, GenerationPrompt
-    from hwmatrix.records import MeasureRule, Placement
+    from hwmatrix.records import MeasureRule, Placement, Tolerance
     from hwmatrix.records.backends import Descriptor
     from hwmatrix.targets.protocol import GeneratingInFloat, RoundingGenerating
 
@@ -39,8 +39,6 @@ _AGAIN: Final = "repeated"
 """The name of the first prompt when it comes once more, after all others: a state that is not reset would show."""
 _NEARLY: Final = 0.1
 """The relative L2 error up to which logits count as right in any precision, when only an exception is to be explained."""
-_FAR_WORSE: Final = 10.0
-"""How many times the error of the traced prompt another one's may be, if only weights are rounded."""
 _ANSWERS: Final = quality.Answers(kind="tokens", outputs=("logits",))
 
 
@@ -86,7 +84,7 @@ def run(job: CellJob, progress: Progress) -> End:
 
     progress.enter(Stage.COMPARE)
     allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerances[dtype], floor=found.floor(asked, dtype))
-    judged = _judged(found, asked, placement, allowance, task, descriptor, progress)
+    judged = _judged(found, asked, placement, allowance, task, descriptor, progress, job.tolerances.get(Dtype.FLOAT32))
     if judged.computes_right and job.rule is not None:
         progress.enter(Stage.MEASURE)
         deadline = time_to_measure(job, progress)
@@ -110,20 +108,30 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
     task: quality.Quality | None,
     descriptor: Descriptor,
     progress: Progress,
+    in_float32: Tolerance | None,
 ) -> verdict.Judgement:
-    """Compare the logits of all steps with the reference's and, of rounded weights, with those of the same weights in float32."""
+    """Compare the logits of all steps with the reference's and, of rounded weights, with those of the same weights in float32.
+
+    If rounding costs too much, the graphs run as they were before, too; ``in_float32`` is the tolerance of that.
+    """
     compared = found.compared()
     progress.found(**(dataclasses.asdict(compared.worst) if compared.worst else {}))
     rounds = allowance.dtype in descriptor.rounds and verdict.incomparable(compared) is None
     rounded = found.rounded(asked) if rounds else None
     judged = verdict.judge(compared, placement, allowance, task, rounded=rounded)
+    before = None
+    if rounded is not None and judged.error_type == "precision_loss" and in_float32 is not None:
+        before = found.before_rounding(
+            verdict.Allowance(dtype=Dtype.FLOAT32, tolerance=in_float32, floor=found.floor(asked, Dtype.FLOAT32))
+        )
+        judged = judged if before is None else verdict.judge_before_rounding(judged, *before)
     failed = judged.status not in {Status.PASS, Status.FALLBACK}
-    if failed and rounded is not None and judged.error_type != "mismatch" and descriptor.exports and found.right_for_one_length(compared):
-        judged, rounded = verdict.judge(compared, placement, allowance, task), None  # in float32 the export is wrong, too
     progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate, cache_error=found.cache_error())
     if not failed:
         return judged
-    if rounded is not None and judged.error_type == "mismatch":  # the kernels are wrong, whatever rounding costs
+    if before is not None and judged.error_type != "precision_loss":
+        compared, allowance = before
+    elif rounded is not None and judged.error_type == "mismatch":  # the kernels are wrong, whatever rounding costs
         floor = NoiseFloor(outputs=dict(rounded.floor))
         allowance = verdict.Allowance(dtype=Dtype.FLOAT32, tolerance=allowance.tolerance.of_kernels, floor=floor)
         compared = rounded.kernel
@@ -222,6 +230,14 @@ class _Found:
             tipped={} if most is None else dict.fromkeys(given, most),
         )
 
+    def before_rounding(self, allowance: verdict.Allowance) -> tuple[Comparison, verdict.Allowance] | None:
+        """The logits of all steps of the graphs as they were before their weights were rounded, compared with the reference's.
+
+        With them comes how much they may differ. None if these graphs are the reference's own model.
+        """
+        before = cast("RoundingGenerating", self._target).generator_before_rounding()
+        return None if before is None else (parity.compare(self._forced_by(before), _by_step(self._expected)), allowance)
+
     def _forced_by(self, in_float: GeneratingInFloat) -> dict[str, Array]:
         """The logits of all steps that this generates for the same prompts."""
         found: dict[str, list[Array]] = {}
@@ -253,15 +269,6 @@ class _Found:
         """The prompts and steps whose logits differ too much, in the order in which they were computed."""
         wrong = {output.name for output in compared.outputs if verdict.differs(output, allowance)}
         return [(name, number) for name, steps in self._logits.items() for number in range(len(steps)) if _output(name, number) in wrong]
-
-    def right_for_one_length(self, compared: Comparison) -> bool:
-        """Whether prompts of other lengths than the traced one are that much worse that no rounding explains it."""
-        errors = {output.name: output.parity.relative_error for output in compared.outputs if output.parity is not None}
-        traced, others = 0.0, 0.0
-        for name, steps in self._logits.items():
-            worst = max((errors.get(_output(name, number), 0.0) for number in range(len(steps))), default=0.0)
-            traced, others = (max(traced, worst), others) if name in {TRACED, _AGAIN} else (traced, max(others, worst))
-        return others > _FAR_WORSE * traced
 
     def stays_right(self, first: GenerationPrompt) -> bool:
         """Whether the traced prompt was right, and is right again now. Where generation was before stays where it is."""

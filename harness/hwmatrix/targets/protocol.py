@@ -168,7 +168,7 @@ class Compiling(Target, Protocol):
 
 
 class InFloat(Protocol):
-    """The graph of a target with its rounded weights as float32 numbers, computed by kernels for float32."""
+    """A graph of a target, with its rounded weights as float32 numbers or as it was before, computed by kernels for float32."""
 
     def outputs(self, inputs: Arrays) -> dict[str, Array]:
         """Run once. Return host arrays by the reference's output names, as :meth:`Target.outputs` does."""
@@ -189,6 +189,9 @@ class Rounding(Target, Protocol):
 
     def in_float(self) -> InFloat | None:
         """Prepare that graph. Called after the first run; None if some weight of the graph cannot be read back."""
+
+    def before_rounding(self) -> InFloat | None:
+        """Prepare the graph as it was before its weights were rounded, at last. None if that is the reference's own model."""
 
 
 class Generating(Target, Protocol):
@@ -226,7 +229,7 @@ class Generating(Target, Protocol):
 
 
 class GeneratingInFloat(Protocol):
-    """What a target generates with, with its rounded weights as float32 numbers, computed by kernels for float32."""
+    """What a target generates with, with its rounded weights as float32 numbers or as it was before, by kernels for float32."""
 
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> tuple[int, ...] | None:
         """As :meth:`Generating.generate`."""
@@ -243,6 +246,9 @@ class RoundingGenerating(Generating, Protocol):
 
     def generator_in_float(self) -> GeneratingInFloat | None:
         """Prepare that. Called after all prompts; None if some weight cannot be read back."""
+
+    def generator_before_rounding(self) -> GeneratingInFloat | None:
+        """As :meth:`Rounding.before_rounding`, to generate."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

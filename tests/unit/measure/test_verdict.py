@@ -305,3 +305,25 @@ def test_a_time_says_something_if_the_kernels_are_right(own: float, loss: float,
 def test_without_a_floor_the_kernel_may_differ_by_multiples_of_one_rounding() -> None:
     assert judged_beside(15 * LEAST_FLOOR[Dtype.INT4], floor=None).status is Status.PASS
     assert judged_beside(18 * LEAST_FLOOR[Dtype.INT4], floor=None).error_type == "mismatch"
+
+
+@pytest.mark.parametrize(
+    ("before", "error_type"),
+    [
+        (1e-6, "precision_loss"),
+        (90e-6, "precision_loss"),  # within the bound: without a task, no more can be told
+        (110e-6, "mismatch"),
+        (0.3, "mismatch"),
+        (math.nan, "non_finite_output"),
+    ],
+)
+def test_a_precision_is_not_to_blame_for_a_graph_that_was_wrong_before_it_was_rounded(before: float, error_type: str) -> None:
+    judged = judged_beside(1e-6, loss=0.2)
+    assert judged.error_type == "precision_loss"
+    wide = Tolerance(relative_error=0.1, reason="a test", excess=16, bound=100)
+    allowed = Allowance(dtype=Dtype.FLOAT32, tolerance=wide, floor=NoiseFloor(outputs={"logits": 1e-6}))
+    found = verdict.judge_before_rounding(judged, compare({"logits": ONES * (1 + before)}, {"logits": ONES}), allowed)
+    assert (found.error_type, found.loss, found.excess) == (error_type, judged.loss, judged.excess)
+    told = "the graph is wrong before its weights are rounded: " in (found.message or "")
+    assert told is (error_type != "precision_loss")
+    assert found.computes_right is not told

@@ -208,11 +208,20 @@ def test_an_error_is_a_fault_of_the_export_only_if_the_traced_prompt_is_right_ag
 
 
 class Rounded:
-    """A target that multiplies the expected logits by a number for each prompt, and another one with its weights in float32."""
+    """A target that multiplies the expected logits by a number for each prompt, another one with its weights in float32, and a third as it
+    was before its weights were rounded.
+    """
 
-    def __init__(self, own: dict[str, float], in_float: dict[str, float] | None, nudged: float | None = None) -> None:
+    def __init__(
+        self,
+        own: dict[str, float],
+        in_float: dict[str, float] | None = None,
+        before: dict[str, float] | None = None,
+        nudged: float | None = None,
+    ) -> None:
         self.own = own
         self.float = in_float
+        self.before = before
         self.moved = nudged
 
     def generate(self, asked: GenerationPrompt, on_step: Callable[[int, Any], None], *, forced: bool) -> None:
@@ -224,28 +233,35 @@ class Rounded:
 
     def generator_in_float(self) -> Rounded | None:
         """The other one."""
-        return None if self.float is None else Rounded(self.float, None, self.moved)
+        return None if self.float is None else Rounded(self.float, nudged=self.moved)
+
+    def generator_before_rounding(self) -> Rounded | None:
+        """The third one."""
+        return None if self.before is None else Rounded(self.before)
 
     def nudged(self) -> Rounded | None:
         """One that is further away."""
-        return None if self.moved is None else Rounded({name: factor * self.moved for name, factor in self.own.items()}, None)
+        return None if self.moved is None else Rounded({name: factor * self.moved for name, factor in self.own.items()})
 
 
 @pytest.mark.parametrize(
-    ("own", "in_float", "nudged", "error_type", "step", "prompt", "exported"),
+    ("own", "in_float", "before", "nudged", "error_type", "step", "prompt", "exported"),
     [
-        (1.05, 1.05, None, None, None, None, False),  # rounding costs less than is allowed, and the kernels are right
-        (1.3, 1.3, None, "precision_loss", 1, "longer", False),  # it costs more
-        (1.3, 1.3, None, "shape_specialized", 1, "longer", True),  # as the other prompt shows, the export costs that
-        (1.05, 1.0, None, "mismatch", 1, "longer", False),  # the kernels are wrong, by less than rounding may cost
-        (1.05, 1.0, 1.04, None, None, None, False),  # inputs that are rounded to the neighbouring step explain it
-        (1.05, None, None, None, None, None, False),  # there is nothing to compare with: the fixed limit decides
-        (1.3, None, None, "mismatch", 1, "longer", False),
+        (1.05, 1.05, 1.05, None, None, None, None, False),  # rounding costs less than is allowed, and the kernels are right
+        (1.3, 1.3, None, None, "precision_loss", 1, "longer", False),  # it costs more than is allowed
+        (1.3, 1.3, 1.00001, None, "precision_loss", 1, "longer", False),  # and the graph was right before
+        (1.3, 1.3, 1.3, None, "mismatch", 1, "longer", False),  # it was wrong before
+        (1.3, 1.3, 1.01, None, "shape_specialized", 1, "longer", True),  # and an export is right for one length
+        (1.05, 1.0, 1.0, None, "mismatch", 1, "longer", False),  # the kernels are wrong, by less than rounding may cost
+        (1.05, 1.0, 1.0, 1.04, None, None, None, False),  # inputs that are rounded to the neighbouring step explain it
+        (1.05, None, None, None, None, None, None, False),  # there is nothing to compare with: the fixed limit decides
+        (1.3, None, None, None, "mismatch", 1, "longer", False),
     ],
 )
 def test_rounded_weights_are_compared_twice(  # noqa: PLR0917 - a row of the table
     own: float,
     in_float: float | None,
+    before: float | None,
     nudged: float | None,
     error_type: str | None,
     step: int | None,
@@ -257,8 +273,8 @@ def test_rounded_weights_are_compared_twice(  # noqa: PLR0917 - a row of the tab
         GenerationPrompt(name=name, inputs={}, tokens=np.zeros((1, 3), np.int64), logits=np.ones((3, 1, 7), np.float32))
         for name in ("traced", "longer")
     ]
-    factors = None if in_float is None else {"traced": 1.0, "longer": in_float}
-    target: Any = Rounded({"traced": 1.0, "longer": own}, factors, nudged)
+    of_float, of_before = (None if factor is None else {"traced": 1.0, "longer": factor} for factor in (in_float, before))
+    target: Any = Rounded({"traced": 1.0, "longer": own}, of_float, of_before, nudged)
     kept = Kept()
     progress: Any = kept
     found = generating._Found(target, progress)
@@ -269,11 +285,11 @@ def test_rounded_weights_are_compared_twice(  # noqa: PLR0917 - a row of the tab
     tolerance = Tolerance(relative_error=0.2, reason="a test", excess=8.0, bound=100.0, kernel_excess=8.0)
     allowance = verdict.Allowance(dtype=Dtype.INT8, tolerance=tolerance)
     descriptor: Any = types.SimpleNamespace(rounds=(Dtype.INT8,), exports=("an exporter",) if exported else ())
-    judged = generating._judged(found, asked, Placement(on_target=1.0, detail=""), allowance, None, descriptor, progress)
+    judged = generating._judged(found, asked, Placement(on_target=1.0, detail=""), allowance, None, descriptor, progress, tolerance)
     assert judged.error_type == error_type
     if error_type is not None:
         assert (kept.facts["failing_step"], kept.facts["failing_prompt"]) == (step, prompt)
-    if in_float is not None and not exported:
+    if in_float is not None:
         assert judged.loss == pytest.approx(in_float - 1.0, abs=1e-6)
         assert judged.excess is not None
         assert (judged.excess > 8.0) is (own != in_float)

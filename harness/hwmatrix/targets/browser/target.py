@@ -109,10 +109,20 @@ class _OnnxRuntimeWeb:
         export, graph = self._reduced[self._prepared.export.exporter]
         return GraphInFloat.of(graph.path, export, threads=self._settings.threads)
 
+    def before_rounding(self) -> InFloat:
+        """Compute the export itself by ONNX Runtime on the CPU."""
+        export, _ = self._reduced[self._prepared.export.exporter]
+        return GraphInFloat(export.path, export, threads=self._settings.threads)
+
     def generator_in_float(self) -> GeneratingInFloat | None:
         """As :meth:`in_float`, to generate."""
         assert self._graphs is not None  # noqa: S101 - the order of the protocol
         return GenerationInFloat.of(self._graphs, threads=self._settings.threads)
+
+    def generator_before_rounding(self) -> GeneratingInFloat:
+        """As :meth:`before_rounding`, to generate."""
+        assert self._bundle is not None  # noqa: S101 - the order of the protocol
+        return GenerationInFloat(read_generation(self._bundle, self._bundle.path.parent, _GENERATION), self._settings.threads)
 
     def _method(self) -> str:
         export = self._prepared.export

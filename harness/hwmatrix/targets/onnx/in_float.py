@@ -1,4 +1,4 @@
-"""A graph with its rounded weights as float32 numbers, on ONNX Runtime's CPU provider: what targets that execute ONNX are compared with."""
+"""A graph in float32 on ONNX Runtime's CPU provider, with rounded weights as numbers: what targets that execute ONNX are compared with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class GraphInFloat:
-    """:class:`hwmatrix.targets.protocol.InFloat` of a graph in a precision that rounds weights. ``export`` is what it was made from."""
+    """:class:`hwmatrix.targets.protocol.InFloat` of an ONNX graph in float32. ``export`` is what it was made from, or is."""
 
     @classmethod
     def of(cls, graph: Path, export: OnnxExport, *, threads: int) -> Self | None:
@@ -56,7 +56,7 @@ class GraphInFloat:
 
 
 class GenerationInFloat(OnnxGenerator):
-    """:class:`hwmatrix.targets.protocol.GeneratingInFloat` of graphs in a precision that rounds weights."""
+    """:class:`hwmatrix.targets.protocol.GeneratingInFloat` of ONNX graphs in float32."""
 
     @classmethod
     def of(cls, graphs: GenerationExport, *, threads: int) -> Self | None:

@@ -148,6 +148,11 @@ class OnnxRuntime:
         assert self._taken is not None  # noqa: S101 - the order of the protocol
         return GraphInFloat.of(self._graph, self._taken, threads=self._settings.threads)
 
+    def before_rounding(self) -> InFloat:
+        """Create a session for the export itself."""
+        assert self._taken is not None  # noqa: S101 - the order of the protocol
+        return GraphInFloat(self._taken.path, self._taken, threads=self._settings.threads)
+
     def precision(self) -> None:
         """Return None: the graph fixes the precision."""
 
@@ -218,6 +223,11 @@ class OnnxRuntime:
         """Create sessions for the same graphs with their rounded weights as float32 numbers."""
         assert self._graphs is not None  # noqa: S101 - the order of the protocol
         return GenerationInFloat.of(self._graphs, threads=self._settings.threads)
+
+    def generator_before_rounding(self) -> GeneratingInFloat:
+        """Create sessions for the exports themselves."""
+        assert self._bundle is not None  # noqa: S101 - the order of the protocol
+        return GenerationInFloat(read_generation(self._bundle, self._bundle.path.parent, _GENERATION), self._settings.threads)
 
     def cache_mb(self) -> float | None:
         """The size of the cache, which is in the runtime's memory."""

@@ -176,6 +176,13 @@ class OpenVino:
             return None
         return _InFloat(program, self._compile, self._output_names, rounding=self._settings.dtype is Dtype.A8W8)
 
+    def before_rounding(self) -> InFloat:
+        """Read or convert the graph again, and compile it in float32."""
+        assert self._bundle is not None  # noqa: S101 - the order of the protocol
+        self.load(self._bundle)
+        program = self._graph(self._bundle.input_arrays()).program
+        return _InFloat(program, self._compile, self._output_names, rounding=False)
+
     def _compile(self, program: Any) -> Any:
         return self._core.compile_model(program, self._device, self._config())
 
@@ -283,6 +290,11 @@ class OpenVino:
         if None in programs.values():
             return None
         return _GeneratingInFloat(self._graphs, lambda path: self._compile(programs[path]))
+
+    def generator_before_rounding(self) -> GeneratingInFloat:
+        """Compile the graphs as they were read, in float32."""
+        assert self._graphs is not None  # noqa: S101 - the order of the protocol
+        return _GeneratingInFloat(self._graphs, self._compile)
 
     def _precision_of_the_cache(self) -> str:
         """The precision in which the compiled graph keeps its state, in words. The plugin chooses it apart from that of the computation."""

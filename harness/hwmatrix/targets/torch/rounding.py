@@ -75,10 +75,16 @@ class RoundingDevice(TorchDevice):
         assert self._model is not None  # noqa: S101 - the order of the protocol
         return _InFloat(integers.InFloat32(self._model), self)
 
+    def before_rounding(self) -> None:
+        """None: that is the reference's model."""
+
     def generator_in_float(self) -> GeneratingInFloat:
         """As :meth:`in_float`, to generate."""
         assert self._model is not None  # noqa: S101 - the order of the protocol
         return _GeneratingInFloat(integers.InFloat32(self._model), self)
+
+    def generator_before_rounding(self) -> None:
+        """None, as for :meth:`before_rounding`."""
 
     def placed(self, inputs: Arrays) -> dict[str, torch.Tensor]:
         """The inputs as the model takes them."""
