@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.files import write_together
+from hwmatrix.basics.garbage import without_collection
 from hwmatrix.errors import StoreError
 from hwmatrix.report.charts import charts
 from hwmatrix.report.expected import expected_json, expected_md
@@ -20,7 +19,6 @@ from hwmatrix.report.plots import plots, undrawn
 from hwmatrix.report.rows import read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from hwmatrix.report.plots import Chart
@@ -60,19 +58,7 @@ def write_reports(
 _PAGE: Final = "index.html"
 
 
-@contextlib.contextmanager
-def _without_garbage_collector() -> Iterator[None]:
-    """Disable the garbage collector: it would spend a sixth of the time on the many records, which live until the end."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
-@_without_garbage_collector()
+@without_collection()
 def rendered(
     database: Path,
     output_dir: Path,

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hwmatrix.basics.garbage import without_collection
 from hwmatrix.basics.interrupts import INTERRUPTED, forget_interrupt, interrupt_on_sigterm
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import HwmatrixError
@@ -88,10 +89,11 @@ def _bundles(arguments: argparse.Namespace) -> None:
         at_once=arguments.at_once,
     )
     if not all_cached(order):  # otherwise no child needs the frameworks, and their import would take longest
-        if exports.wanted(plan):
-            exporter_imports.for_onnx()
-        if any({onnx_export.FOR_OPENVINO, onnx_export.OPENVINO} & {*names} for names in exports.wanted_by_name(plan).values()):
-            exporter_imports.for_openvino()
+        with without_collection():
+            if exports.wanted(plan):
+                exporter_imports.for_onnx()
+            if any({onnx_export.FOR_OPENVINO, onnx_export.OPENVINO} & {*names} for names in exports.wanted_by_name(plan).values()):
+                exporter_imports.for_openvino()
         preload(Backend.CPU, order.chosen)
     build_all(order)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from hwmatrix.basics.garbage import without_collection
 from hwmatrix.basics.text import cut
 from hwmatrix.errors import CellFailure, FactoryError, TraceError, chain_of
 from hwmatrix.faults.catalogue import match
@@ -93,7 +94,8 @@ def recognized(failure: BaseException, *, hardware: str, stage: Stage | None) ->
 
 def _run_stages(job: CellJob, progress: Progress) -> End:
     kind = target_class(job.target.backend)
-    kind.preload(job.model_classes)  # a forked child inherits this from its parent; a spawned one does not
+    with without_collection():
+        kind.preload(job.model_classes)  # a forked child inherits this from its parent; a spawned one does not
     meter = memory.Meter((job.service or {}).get("process"))
     progress.enter(Stage.LOAD)
     target = kind(settings=job.cell.settings, options=job.target.options, service=job.service)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from hwmatrix.basics.garbage import without_collection
 from hwmatrix.errors import CellFailure, UnsupportedError
 from hwmatrix.measure import latency, memory, parity, positions, verdict, yardstick
 from hwmatrix.models import bundle as bundles
@@ -51,7 +52,8 @@ def run(job: CellJob, progress: Progress) -> End:
     descriptor = descriptor_of(job.target.backend)
     _check(descriptor)
     kind = target_class(job.target.backend)
-    kind.preload(job.model_classes)  # a forked child inherits this from its parent; a spawned one does not
+    with without_collection():
+        kind.preload(job.model_classes)  # a forked child inherits this from its parent; a spawned one does not
     meter = memory.Meter((job.service or {}).get("process"))
     progress.enter(Stage.LOAD)
     target = cast("Generating", kind(settings=job.cell.settings, options=job.target.options, service=job.service))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pydantic
 
 from hwmatrix.basics.clock import utc_now
+from hwmatrix.basics.garbage import without_collection
 from hwmatrix.errors import UnavailableError
 from hwmatrix.faults.catalogue import catalogue
 from hwmatrix.measure import memory
@@ -128,8 +130,13 @@ def run_shard(order: ShardOrder) -> Path:
 
 
 def preload(backend: str, models: Iterable[ModelPlan]) -> None:
-    """Import everything that the cells need, once. Nothing is computed here (see ``forked``). ``models`` are those that they load."""
-    target_class(backend).preload(sorted({model.model_class for model in models}))
+    """Import everything that the cells need, once. Nothing is computed here (see ``forked``). ``models`` are those that they load.
+
+    What is imported is exempt from garbage collection: a child's first one would write to, and so copy, every page that it shares.
+    """
+    with without_collection():
+        target_class(backend).preload(sorted({model.model_class for model in models}))
+    gc.freeze()
     catalogue()
     overrides()
 
