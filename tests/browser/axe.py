@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import hashlib
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ LIST: Final = Path(__file__).with_name("axe-core.txt")
 GRAVE: Final = frozenset({"serious", "critical"})
 _RUN: Final = """
 (async () => {
-  const found = await axe.run(document, {resultTypes: ["violations"]});
+  const found = await axe.run(document, {resultTypes: ["violations"], ...OPTIONS});
   return found.violations.map(each => ({
     rule: each.id, impact: each.impact, help: each.help,
     nodes: each.nodes.slice(0, 5).map(node => `${node.target.join(" ")}: ${node.failureSummary}`),
@@ -73,9 +74,8 @@ def fetch(cache: Path) -> str:
         return stream.read().decode()
 
 
-def violations(page: Page, axe: str) -> list[Violation]:
-    """Every rule that a page breaks as it stands."""
+def violations(page: Page, axe: str, *rules: str) -> list[Violation]:
+    """Every rule that a page breaks as it stands, of these or of all."""
     page.evaluate(f"if (!window.axe) {{ {axe} }}")
-    return [
-        Violation(rule=each["rule"], impact=each["impact"], help=each["help"], nodes=tuple(each["nodes"])) for each in page.evaluate(_RUN)
-    ]
+    found = page.evaluate(_RUN.replace("OPTIONS", json.dumps({"runOnly": rules} if rules else {})))
+    return [Violation(rule=each["rule"], impact=each["impact"], help=each["help"], nodes=tuple(each["nodes"])) for each in found]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fault_runs import PROJECT, Order, rows, run, write_order
-from where import Where, marks, where
+from where import IN_IMAGES, Where, marks, where
 
 import hwmatrix
 from hwmatrix.basics.clock import utc_now
@@ -52,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Order:
     return order
 
 
-@pytest.fixture(scope="module", params=[pytest.param(each, marks=marks(each)) for each in sorted(names())])
+@pytest.fixture(scope="module", params=[pytest.param(each, marks=marks(each, long=each in IN_IMAGES)) for each in sorted(names())])
 def backend(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen

@@ -384,7 +384,7 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
         subprocess.run([umount, str(folder)], check=True)
 
 
-@pytest.mark.parametrize("small_disk", [4, 64, 600, 1000], indirect=True)
+@pytest.mark.parametrize("small_disk", [4, 64, pytest.param(600, marks=pytest.mark.long), 1000], indirect=True)
 def test_a_full_disk_is_reported_with_advice_and_the_run_can_be_resumed(
     engine: Engine, cache: dict[str, str], settings: tuple[str, ...], small_disk: Path
 ) -> None:

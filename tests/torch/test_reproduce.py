@@ -179,7 +179,14 @@ def test_a_model_of_diffusers_is_that_of_its_bundle(tmp_path: Path, cache: Path,
     assert re.search(r"Requirements: pip install torch==.*\bdiffusers==", made.script, re.DOTALL)
 
 
-@pytest.mark.parametrize(("target", "dtype"), [("onnxruntime", Dtype.FLOAT32), ("openvino", Dtype.INT8), ("executorch", Dtype.FLOAT32)])
+@pytest.mark.parametrize(
+    ("target", "dtype"),
+    [
+        ("onnxruntime", Dtype.FLOAT32),
+        ("openvino", Dtype.INT8),
+        pytest.param("executorch", Dtype.FLOAT32, marks=pytest.mark.long),
+    ],
+)
 def test_a_script_runs_a_denoiser_whose_input_and_output_have_one_name(tmp_path: Path, target: str, dtype: Dtype) -> None:
     for package in ("diffusers", target, *(["nncf"] if dtype is Dtype.INT8 else [])):
         pytest.importorskip(package)
