@@ -164,6 +164,16 @@ def test_a_fault_of_the_cache_is_no_loss_of_rounded_weights(runtime: str, dtype:
     assert (facts["failing_prompt"], facts["failing_component"], facts["failing_step"]) == fault.first(runtime)
 
 
+@pytest.mark.long
+def test_an_export_for_one_length_is_no_loss_of_rounded_weights(exported: Any) -> None:
+    """The same graphs are compiled three times. OpenVINO gives the last ones no logits if it has released those before."""
+    plan, bundle = exported("mamba", "openvino")
+    found = ended(plan, bundle, "openvino", dtype=Dtype.INT8)
+    assert found["error"]["type"] == "shape_specialized", found
+    assert "the graph is wrong before its weights are rounded: relative L2 error" in found["error"]["message"]
+    assert found["facts"]["failing_prompt"] == "shorter"
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_state_that_is_not_reset_is_no_pass(runtime: str, exported: Any) -> None:
     plan, bundle = exported("llama", runtime)

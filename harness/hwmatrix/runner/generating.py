@@ -123,9 +123,13 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
     judged = verdict.judge(compared, placement, allowance, task, rounded=rounded)
     before = None
     if rounded is not None and judged.error_type == "precision_loss" and in_float32 is not None:
-        before = found.before_rounding(
-            verdict.Allowance(dtype=Dtype.FLOAT32, tolerance=in_float32, floor=found.floor(asked, Dtype.FLOAT32))
-        )
+        allowed = verdict.Allowance(dtype=Dtype.FLOAT32, tolerance=in_float32, floor=found.floor(asked, Dtype.FLOAT32))
+        try:
+            before = found.before_rounding(allowed)
+        except _FailedPromptError as failure:
+            progress.found(loss=judged.loss, excess=judged.excess, cache_error=found.cache_error(), **failure.where)
+            kind = SPECIALIZED if descriptor.exports and failure.prompt not in {TRACED, PADDED} else "mismatch"
+            return dataclasses.replace(judged, error_type=kind, message=f"the graph is wrong before its weights are rounded: {failure}")
         judged = judged if before is None else verdict.judge_before_rounding(judged, *before)
     failed = judged.status not in {Status.PASS, Status.FALLBACK}
     progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate, cache_error=found.cache_error())
@@ -146,6 +150,15 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
 def _check(descriptor: Descriptor) -> None:
     if descriptor.no_generation is not None:
         raise UnsupportedError(descriptor.no_generation, needs=("a cache of fixed size",), error_type="generation_unsupported")
+
+
+class _FailedPromptError(RuntimeError):
+    """Graphs in float32 raised an error. ``where`` is the prompt, the step and the component, by the fields of ``Measured``."""
+
+    def __init__(self, prompt: str, step: int, error: Exception) -> None:
+        super().__init__(f"step {step} after the {prompt} prompt fails: {type(error).__name__}: {error}")
+        self.prompt = prompt
+        self.where = {"failing_component": DECODE if step else PREFILL, "failing_step": step, "failing_prompt": prompt}
 
 
 class _Found:
@@ -236,19 +249,31 @@ class _Found:
         """The logits of all steps of the graphs as they were before their weights were rounded, compared with the reference's.
 
         With them comes how much they may differ. None if these graphs are the reference's own model.
+
+        Raises:
+            _FailedPromptError: they fail.
         """
         before = cast("RoundingGenerating", self._target).generator_before_rounding()
         return None if before is None else (parity.compare(self._forced_by(before), _by_step(self._expected)), allowance)
 
     def _forced_by(self, in_float: GeneratingInFloat) -> dict[str, Array]:
-        """The logits of all steps that this generates for the same prompts."""
+        """The logits of all steps that this generates for the same prompts.
+
+        Raises:
+            _FailedPromptError: it cannot.
+        """
         found: dict[str, list[Array]] = {}
         for name, prompt in self._prompts.items():
             if name == _AGAIN:
                 found[name] = found[TRACED]
                 continue
             kept = found.setdefault(name, [])
-            in_float.generate(prompt, lambda _number, logits, kept=kept: kept.append(logits()), forced=True)  # type: ignore[misc]
+            try:
+                in_float.generate(prompt, lambda _number, logits, kept=kept: kept.append(logits()), forced=True)  # type: ignore[misc]
+            except MemoryError:
+                raise
+            except Exception as error:
+                raise _FailedPromptError(name, len(kept), error) from error
         return _by_step(found)
 
     def floor(self, asked: Generation, dtype: Dtype) -> NoiseFloor | None:

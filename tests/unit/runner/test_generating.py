@@ -208,8 +208,8 @@ def test_an_error_is_a_fault_of_the_export_only_if_the_traced_prompt_is_right_ag
 
 
 class Rounded:
-    """A target that multiplies the expected logits by a number for each prompt, another one with its weights in float32, and a third as it
-    was before its weights were rounded.
+    """A target that multiplies the expected logits by a number for each prompt (it fails where there is none), another one with its weights
+    in float32, and a third as it was before its weights were rounded.
     """
 
     def __init__(
@@ -228,6 +228,8 @@ class Rounded:
         """Give the expected logits times the number of the prompt, from the second step on."""
         assert forced
         for number, logits in enumerate(asked.logits):
+            if number and asked.name not in self.own:
+                raise IndexError("there is no such step")
             scaled = logits * (self.own[asked.name] if number else 1.0)
             on_step(number, lambda scaled=scaled: scaled)
 
@@ -252,6 +254,8 @@ class Rounded:
         (1.3, 1.3, 1.00001, None, "precision_loss", 1, "longer", False),  # and the graph was right before
         (1.3, 1.3, 1.3, None, "mismatch", 1, "longer", False),  # it was wrong before
         (1.3, 1.3, 1.01, None, "shape_specialized", 1, "longer", True),  # and an export is right for one length
+        (1.3, 1.3, math.nan, None, "shape_specialized", 1, "longer", True),  # or fails
+        (1.3, 1.3, math.nan, None, "mismatch", 1, "longer", False),
         (1.05, 1.0, 1.0, None, "mismatch", 1, "longer", False),  # the kernels are wrong, by less than rounding may cost
         (1.05, 1.0, 1.0, 1.04, None, None, None, False),  # inputs that are rounded to the neighbouring step explain it
         (1.05, None, None, None, None, None, None, False),  # there is nothing to compare with: the fixed limit decides
@@ -274,6 +278,8 @@ def test_rounded_weights_are_compared_twice(  # noqa: PLR0917 - a row of the tab
         for name in ("traced", "longer")
     ]
     of_float, of_before = (None if factor is None else {"traced": 1.0, "longer": factor} for factor in (in_float, before))
+    if before is not None and math.isnan(before):
+        of_before = {"traced": 1.0}
     target: Any = Rounded({"traced": 1.0, "longer": own}, of_float, of_before, nudged)
     kept = Kept()
     progress: Any = kept

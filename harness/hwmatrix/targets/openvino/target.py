@@ -102,6 +102,7 @@ class OpenVino:
         self._generator: OpenVinoGenerator | None = None
         self._graphs: GenerationExport | None = None
         self._programs: dict[Path, Any] = {}
+        self._alive: list[Any] = []
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
@@ -184,7 +185,13 @@ class OpenVino:
         return _InFloat(program, self._compile, self._output_names, rounding=False)
 
     def _compile(self, program: Any) -> Any:
-        return self._core.compile_model(program, self._device, self._config())
+        """Compile a graph, or one in a file. It lives as long as this object.
+
+        Otherwise OpenVINO 2026.4.1 may compute another one wrong (mamba: a step without logits, once the same graph before was released).
+        """
+        compiled = self._core.compile_model(program, self._device, self._config())
+        self._alive.append(compiled)
+        return compiled
 
     def precision(self) -> Dtype | None:
         """INFERENCE_PRECISION_HINT of the compiled model: a plugin replaces a hint that it cannot follow, or chooses without one.
