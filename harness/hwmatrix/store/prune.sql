@@ -3,7 +3,7 @@
 -- settings), and later retries of a failed cell with changed settings. A published database keeps no cells that were never run.
 CREATE OR REPLACE TEMP TABLE kept AS
 WITH counted AS (
-    SELECT * FROM verdicts WHERE (nth = 1 OR shown OR last_timed) AND (status <> 'not_run' OR NOT getvariable('publish'))
+    SELECT * FROM verdicts WHERE (nth = 1 OR shown OR best_timed) AND (status <> 'not_run' OR NOT getvariable('publish'))
 )
 SELECT run_id, cell_key, cell_id FROM counted
 UNION

@@ -199,7 +199,7 @@ FROM compared;
 -- The verdicts on every cell over all runs, the latest first. A cell is identified by its model, target, size, precision, batch, length,
 -- threads and isolation, not by the machine. An execution without a verdict (unavailable, not_run, factory_error, infra_error) counts only
 -- if no run has one. nth is 1 for the latest.
--- last_timed marks the latest execution that passed and was timed, shown the one that a report over all runs shows: the latest, but the
+-- best_timed marks the latest execution that passed and was timed, shown the one that a report over all runs shows: the latest, but the
 -- last timed one if both passed with the same versions, on hardware. Both marked executions are the latest of their kind, whatever was
 -- executed between them: only then do databases give the same verdicts in whatever order they are merged.
 CREATE OR REPLACE VIEW verdicts AS
@@ -226,7 +226,7 @@ marked AS (
         timed AND row_number() OVER (
             PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, new_tokens, column_isolation
             ORDER BY NOT timed, nth
-        ) = 1 AS last_timed
+        ) = 1 AS best_timed
     FROM ranked
 ),
 judged AS (
@@ -234,7 +234,7 @@ judged AS (
         *,
         row_number() OVER (
             PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, new_tokens, column_isolation
-            ORDER BY last_timed AND real AND last_status = 'pass' AND versions IS NOT DISTINCT FROM last_versions DESC, nth
+            ORDER BY best_timed AND real AND last_status = 'pass' AND versions IS NOT DISTINCT FROM last_versions DESC, nth
         ) = 1 AS shown
     FROM marked
 )

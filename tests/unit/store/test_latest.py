@@ -151,7 +151,7 @@ def test_a_timed_pass_is_shown_until_the_versions_change(tmp_path: Path) -> None
     newer = merged(tmp_path, timed, database(tmp_path, 3, {BERT: "untimed"}, torch="2.14.0"), name="newer")
     assert shown(newer)[BERT] == ("pass", plan_of(3).run_id)
     with duckdb.connect(str(newer), read_only=True) as connection:
-        assert connection.execute("SELECT count(*) FROM verdicts WHERE last_timed AND NOT shown").fetchone() == (1,), (
+        assert connection.execute("SELECT count(*) FROM verdicts WHERE best_timed AND NOT shown").fetchone() == (1,), (
             "it must be kept for the advice"
         )
     broken = merged(tmp_path, timed, database(tmp_path, 4, {BERT: "crash"}), name="broken")

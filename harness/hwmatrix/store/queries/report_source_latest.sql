@@ -20,7 +20,7 @@ lines AS (
     GROUP BY model
 )
 SELECT
-    v.* EXCLUDE (position, nth, shown, last_timed),
+    v.* EXCLUDE (position, nth, shown, best_timed),
     row_number() OVER (
         ORDER BY l.line NULLS LAST, v.model, v.size <> 'tiny', list_position($backends, v.backend), v.target, v.column_isolation,
             v.batch, v.sequence_length, v.threads, v.new_tokens, list_position($dtypes, v.dtype), v.cell_key, v.hub_id
