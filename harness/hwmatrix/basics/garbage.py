@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def without_collection() -> Iterator[None]:
     """Do not look for cycles of objects inside the block.
 
-    Looking for some while hundreds of thousands of records are made takes longer than making them, and records have none. It takes a sixth
+    Looking for some while hundreds of thousands of records are made takes longer than making them, and records have none. It takes a fifth
     of the time in which PyTorch and transformers are imported, whose 300,000 objects all stay.
     """
     enabled = gc.isenabled()

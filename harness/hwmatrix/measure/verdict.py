@@ -12,9 +12,9 @@ of matrix.yaml decides; it also limits the error of a model without a task.
 
 A target that rounds weights itself also runs the same graph with its rounded weights as float32 numbers (``Rounded``). Loss is then the
 error of that graph, and excess the target's distance from it: the kernels' own error, as a multiple of the floor of float32
-(``Tolerance.kernel_excess`` is allowed). If the loss is too large, the graph as it was before it was rounded tells whose fault that is
-(:func:`judge_before_rounding`). Where that graph rounds the inputs of products as it runs, more is explained: up to ``TIPPED``
-times what weights that differ by a few roundings change.
+(``Tolerance.kernel_excess`` is allowed). Where that graph rounds the inputs of products as it runs, more is explained: up to ``TIPPED``
+times what weights that differ by a few roundings change. If the loss is too large, the graph also runs as it was before its weights were
+rounded: if that is wrong, the precision is not to blame (:func:`judge_before_rounding`).
 """
 
 from __future__ import annotations
