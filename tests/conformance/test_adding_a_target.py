@@ -19,7 +19,7 @@ import duckdb
 import pytest
 from fault_runs import briefly_timed, untrained
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
 TOY = Path(__file__).with_name("toy")
 PAGE = (ROOT / "docs" / "adding-a-target.md").read_text(encoding="utf-8")
@@ -117,7 +117,6 @@ def test_the_toy_s_hardware_is_detected(here: Here, document: dict[str, Any]) ->
     assert rows == [(True, "the toy")]
 
 
-@pytest.mark.long
 def test_the_backend_of_the_page_conforms(here: Here) -> None:
     """All tests but that of bundles that cannot be built, which tests hwmatrix itself and takes as long as all others together."""
     (command,) = (command for command in here.commands if command[0] == "pytest")

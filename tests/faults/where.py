@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 IN_IMAGES: Final = frozenset({Backend.WEBGPU, Backend.WEBNN})
 """Backends whose runtime no package brings to a host: a browser of a certain build, and the files that its pages load."""
-SLOW: Final = frozenset({Backend.WEBGPU, Backend.EXECUTORCH, Backend.INDUCTOR})
-"""Backends that take ten seconds a cell: each compiles every model anew (webgpu its shaders, for an adapter in software)."""
+SLOW: Final = frozenset({Backend.WEBGPU, Backend.WEBNN, Backend.EXECUTORCH, Backend.INDUCTOR})
+"""Backends that take ten seconds a cell: a browser starts, or each model is compiled anew (webgpu's shaders for an adapter in software)."""
 VICTIMS: Final = Path(__file__).with_name("victims.py")
 PLAN_IN_CONTAINER: Final = "/hwmatrix/plan/plan.json"
 MEMORY_MB: Final = 4096

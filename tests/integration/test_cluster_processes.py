@@ -67,6 +67,7 @@ def test_only_who_has_the_keys_is_a_member(tmp_path: Path, capsys: pytest.Captur
             assert "\n  cpu, openvino, onnxruntime, " in told
 
 
+@pytest.mark.long
 @pytest.mark.containers
 def test_a_killed_worker_costs_only_its_unfinished_cells(tmp_path: Path, shared_cache: Path) -> None:
     try:

@@ -272,6 +272,7 @@ def test_a_cell_cannot_change_results(main_run: MainRun, engine: Engine, tmp_pat
         assert "signal: Operation not permitted" in told
 
 
+@pytest.mark.long
 def test_an_interrupted_run_keeps_finished_cells_and_resumes_the_rest(
     engine: Engine, cache: dict[str, str], settings: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -384,7 +385,7 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
         subprocess.run([umount, str(folder)], check=True)
 
 
-@pytest.mark.parametrize("small_disk", [4, 64, pytest.param(600, marks=pytest.mark.long), 1000], indirect=True)
+@pytest.mark.parametrize("small_disk", [4, 64, *(pytest.param(size, marks=pytest.mark.long) for size in (600, 1000))], indirect=True)
 def test_a_full_disk_is_reported_with_advice_and_the_run_can_be_resumed(
     engine: Engine, cache: dict[str, str], settings: tuple[str, ...], small_disk: Path
 ) -> None:

@@ -119,7 +119,8 @@ def test_bundles_that_were_made_elsewhere_are_used_and_none_is_made(tmp_path: Pa
     assert digest in {each["digest"] for each in json.loads((run / "bundles" / "bundles.json").read_bytes())["bundles"]}
 
 
-@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_ends_its_runner_and_resumes_the_rest(tmp_path: Path, cache: dict[str, str], how: signal.Signals) -> None:
     (tmp_path / "matrix.yaml").write_text(briefly_timed(untrained()), encoding="utf-8")
     matrix_file = ("--matrix", str(tmp_path / "matrix.yaml"))

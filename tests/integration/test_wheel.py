@@ -80,6 +80,7 @@ def test_in_an_empty_folder_the_default_matrix_runs(installed: Installed, tmp_pa
     assert SERVED in installed.run("gate", cwd=tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_the_files_that_init_writes_run(installed: Installed, tmp_path: Path) -> None:
     installed.run("init", "--models", "prophetnet", "--targets", "cpu", "--workflow", cwd=tmp_path)

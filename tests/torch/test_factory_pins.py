@@ -31,6 +31,7 @@ def built(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_a_part_of_what_passed_still_passes(capsys: pytest.CaptureFixture[str]) -> None:
     part, parts = part_asked(os.environ, VARIABLE, day=dt.datetime.now(dt.UTC).date().toordinal())
     with capsys.disabled():

@@ -79,6 +79,7 @@ def test_what_is_not_installed_is_skipped_with_the_reason(tmp_path: Path, python
     assert all("not installed in" in test["reason"] and "websocket" in test["reason"] for test in kept["tests"])
 
 
+@pytest.mark.long
 def test_what_another_generator_renders_runs_as_well(tmp_path: Path, python: Callable[..., Any]) -> None:
     """As the design documents do it. What is only a name here is skipped, and says so."""
     import jinja2

@@ -100,6 +100,7 @@ def test_a_model_that_changes_compiles_again_until_that_is_refused(compiled: Cal
     assert "calls" in message, "what changes is named"
 
 
+@pytest.mark.long
 def test_a_function_for_too_many_kinds_of_objects_runs_uncompiled(compiled: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     """Such as the convolutions of EnCodec, whose weights' norms give each a class of its own."""
     told = compiled("for kind in kinds: x = plus(x, kind)\n        return x", runs=2)

@@ -89,7 +89,8 @@ def test_a_model_that_returns_its_inputs_has_a_valid_graph_of_each_exporter(cach
     [
         ("video_llama_3_vision", {"position_ids", "cu_seqlens"}),  # transformers' exporter computes them from the grid
         ("cosmos3_edge", {"image_grid_thw", "video_grid_thw"}),  # it does not, and the model loops over the grid
-        ("kimi_k25", {"image_grid_thw", "video_grid_thw"}),  # nor here, and only the language model in it knows of its experts
+        # nor here, and only the language model in it knows of its experts
+        pytest.param("kimi_k25", {"image_grid_thw", "video_grid_thw"}, marks=pytest.mark.long),
     ],
 )
 def test_what_follows_from_a_grid_is_a_constant_of_the_graph(name: str, fixed: set[str], cache: Path) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 from factory_plans import cell_plan, target_plan
+from script_runs import ran, ran_warm
 
 from hwmatrix.cli.main import main
 from hwmatrix.errors import ConfigError, NothingSelectedError
@@ -99,12 +100,6 @@ def differing(
     ]
 
 
-def ran(path: Path, *, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script as somebody who has never heard of hwmatrix."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run([sys.executable, str(path)], check=False, capture_output=True, text=True, cwd=cwd, env=environment)
-
-
 @pytest.mark.parametrize("name", TINY)
 def test_weights_inputs_and_outputs_are_those_of_the_bundle(tmp_path: Path, cache: Path, name: str) -> None:
 
@@ -183,7 +178,7 @@ def test_a_model_of_diffusers_is_that_of_its_bundle(tmp_path: Path, cache: Path,
     ("target", "dtype"),
     [
         ("onnxruntime", Dtype.FLOAT32),
-        ("openvino", Dtype.INT8),
+        pytest.param("openvino", Dtype.INT8, marks=pytest.mark.long),
         pytest.param("executorch", Dtype.FLOAT32, marks=pytest.mark.long),
     ],
 )
@@ -193,7 +188,7 @@ def test_a_script_runs_a_denoiser_whose_input_and_output_have_one_name(tmp_path:
     path = tmp_path / "script.py"
     made = reproduce("stable-diffusion-unet", target, database=ARCHITECTURES, size=Size.TINY, dtype=dtype, force=True)
     path.write_text(made.script, encoding="utf-8")
-    told = ran(path, cwd=tmp_path)
+    told = ran_warm(path)
     assert told.returncode == 0, told.stderr[-2000:]
     assert "sample here: " in told.stdout
     assert told.stdout.rstrip().endswith("NOT REPRODUCED: it runs, and the numbers agree")
@@ -206,6 +201,7 @@ def test_a_pipeline_has_no_script(capsys: pytest.CaptureFixture[str]) -> None:
     assert "write scripts of its parts" in told
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")  # as an error, a warning of a model makes the factory try other dimensions
 def test_a_part_of_all_types_can_be_written_as_scripts(tmp_path: Path) -> None:
     """Another twentieth of them every day, as in test_factory_pins: weights, inputs and outputs of the script are those of the factory."""
@@ -235,18 +231,20 @@ def test_what_a_type_lacks_on_openvino_is_lacking_again(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     path = tmp_path / "script.py"
     path.write_text(reproduce("mimi_encoder", "openvino", database=ARCHITECTURES).script, encoding="utf-8")
-    told = ran(path, cwd=tmp_path)
+    told = ran_warm(path)
     assert told.returncode == 1
     assert "No conversion rule found for operations: aten::diff" in told.stderr
 
 
-@pytest.mark.parametrize(("name", "target"), [("cosmos3_edge", "onnxruntime"), ("hyperclovax_vision_v2", "openvino")])
+@pytest.mark.parametrize(
+    ("name", "target"), [("cosmos3_edge", "onnxruntime"), pytest.param("hyperclovax_vision_v2", "openvino", marks=pytest.mark.long)]
+)
 def test_a_graph_that_holds_extents_is_exported_by_its_script(tmp_path: Path, name: str, target: str) -> None:
     """Both slice by their grids: the first export fails, the one with the grids held fixed runs."""
     pytest.importorskip(target)
     path = tmp_path / "script.py"
     path.write_text(reproduce(name, target, database=ARCHITECTURES, force=True).script, encoding="utf-8")
-    told = ran(path, cwd=tmp_path)
+    told = ran_warm(path)
     assert told.returncode == 0, told.stderr[-2000:]
     assert told.stdout.rstrip().endswith("NOT REPRODUCED: it runs, and the numbers agree")
 
@@ -303,7 +301,7 @@ def test_what_was_wrong_on_qnn_is_wrong_again(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     assert main(["generate", "--reproduce", "mixtral", "qnn", "--dtype", "a8w8", "--database", str(RECORDED)]) == 0
     path = tmp_path / "reproduce_mixtral_qnn.py"
-    told = ran(path, cwd=tmp_path)
+    told = ran_warm(path)
     assert told.returncode == 1, told.stderr[-2000:]
     assert "nodes by execution provider: {'QNNExecutionProvider': 498}" in told.stdout
     error, measured = map(float, re.findall(r"relative L2 error ([\d.]+), allowed 0\.2, as measured ([\d.]+)", told.stdout)[0])
@@ -353,7 +351,7 @@ def test_a_trained_model_comes_from_files_beside_its_script(
     assert {name: tensor.tolist() for name, tensor in given.items()} == {name: t.tolist() for name, t in bundle.load_inputs().items()}
     made = script.forward(script.load_model(None), given)
     assert (made["logits"] - expected["logits"]).abs().max() < 1e-5
-    told = ran(path, cwd=tmp_path)
+    told = ran_warm(path)
     assert told.returncode == 0, told.stderr[-2000:]
     assert told.stdout.rstrip().endswith("NOT REPRODUCED: it runs, and the numbers agree")
     assert main([*command, "--output", "-"]) == 2
@@ -409,7 +407,7 @@ def test_quantization_uses_the_samples_of_the_run(tmp_path: Path, cache: Path) -
     for name, source in made.data.items():
         (path.with_suffix("") / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, path.with_suffix("") / name)
-    printed = ran(path, cwd=tmp_path).stdout
+    printed = ran_warm(path).stdout
     (error,) = re.findall(r"relative L2 error ([\d.e-]+), allowed", printed)
     assert float(error) == pytest.approx(facts["relative_error"], rel=0.01)
 
@@ -451,7 +449,7 @@ def test_a_script_reduces_precision_as_the_target_does(tmp_path: Path, cache: Pa
     for name, source in made.data.items():
         (path.with_suffix("") / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, path.with_suffix("") / name)
-    told = ran(path, cwd=tmp_path)
+    told = ran_warm(path)
     found = re.findall(r"relative L2 error ([\d.e-]+), allowed", told.stdout)
     assert found, told.stderr[-2000:]
     assert float(found[0]) == pytest.approx(made.cell.relative_error, rel=0.01)
@@ -462,7 +460,7 @@ def test_a_cell_that_passes_does_not_reproduce(tmp_path: Path, target: str) -> N
     pytest.importorskip(target if target != "cpu" else "torch")
     path = tmp_path / "script.py"
     path.write_text(reproduce("bert", target, database=RECORDED, force=True).script, encoding="utf-8")
-    told = ran(path, cwd=tmp_path)
+    told = ran(path)
     assert told.returncode == 0, told.stderr[-2000:]
     assert told.stdout.rstrip().endswith("NOT REPRODUCED: it runs, and the numbers agree")
 
@@ -475,7 +473,7 @@ def test_a_tolerance_that_the_cpu_does_not_meet_reproduces_on_the_cpu(tmp_path: 
         connection.execute("""UPDATE runs SET plan = json_merge_patch(plan, '{"tolerances": {"float32": {"relative_error": 1e-12}}}')""")
     path = tmp_path / "script.py"
     path.write_text(reproduce("vit", "cpu", database=database, force=True).script, encoding="utf-8")
-    told = ran(path, cwd=tmp_path)
+    told = ran_warm(path)
     assert told.returncode == 1, told.stderr[-2000:]
     assert "allowed 1e-12" in told.stdout
     assert told.stdout.rstrip().endswith("REPRODUCED: the numbers are wrong")
@@ -489,7 +487,7 @@ def test_a_model_that_raises_shows_its_traceback(tmp_path: Path) -> None:
         connection.execute("UPDATE cells SET status = 'error' WHERE model = 'vit' AND target = 'cpu'")
     script = reproduce("vit", "cpu", database=database).script
     (tmp_path / "script.py").write_text(script.replace("torch.randn((1, 3, 32, 32)", "torch.randn((1, 3, 30, 32)"), encoding="utf-8")
-    told = ran(tmp_path / "script.py", cwd=tmp_path)
+    told = ran(tmp_path / "script.py")
     assert told.returncode == 1
     assert "Traceback" in told.stderr
     assert "REPRODUCED" not in told.stdout
@@ -504,7 +502,7 @@ def test_a_hung_script_says_where_and_ends(tmp_path: Path) -> None:
     assert "dump_traceback_later(120.0, exit=True)" in script
     slow = script.replace("later(120.0", "later(0.5").replace("    inputs = make_inputs()\n", "    __import__('time').sleep(60)\n")
     (tmp_path / "script.py").write_text(slow, encoding="utf-8")
-    told = ran(tmp_path / "script.py", cwd=tmp_path)
+    told = ran(tmp_path / "script.py")
     assert told.returncode == 1
     assert "Timeout (0:00:00.5" in told.stderr
 
