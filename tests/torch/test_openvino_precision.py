@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,28 @@ def test_a_graph_that_was_wrong_before_its_weights_were_rounded_is_no_loss(
     assert found["error"]["type"] == "mismatch", found
     assert found["error"]["message"].startswith("the graph is wrong before its weights are rounded: relative L2 error 0.5 of ")
     assert found["facts"]["loss"] > 0.4
+
+
+def test_a_weight_that_is_rounded_wrong_is_no_loss(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from openvino import opset13
+
+    from hwmatrix.targets.openvino import target as module
+
+    real = module.reduced
+
+    def with_fault(program: Any, dtype: Dtype, samples: Any = ()) -> Any:
+        made, how = real(program, dtype, samples)
+        scale = next(
+            each for each in made.get_ops() if each.get_type_name() == "Constant" and each.get_element_type().get_type_name() == "f16"
+        )
+        scale.output(0).replace(opset13.constant(np.asarray(scale.data) * np.float16(1.5)).output(0))
+        return made, how
+
+    monkeypatch.setattr(module, "reduced", with_fault)
+    found = ended(Dtype.INT8, shared_cache / "bundles", allowed=1e-3)
+    assert found["error"]["type"] == "mismatch", found
+    assert re.match(r"a weight is rounded wrong: .* is \d+(\.\d)? of its steps away from the one", found["error"]["message"])
+    assert found["facts"]["excess"] < 16, "the kernels are right"
 
 
 def native() -> set[str]:

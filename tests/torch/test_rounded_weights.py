@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hwmatrix.errors import UnsupportedError
+from hwmatrix.matrix.load import load
+from hwmatrix.matrix.plan import model_plan
+from hwmatrix.measure.verdict import A_STEP
+from hwmatrix.models.bundle import find_or_build
 from hwmatrix.models.calibration import require_ranges
-from hwmatrix.records import Dtype, Settings
+from hwmatrix.records import Dtype, Settings, Size
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+MATRIX = Path(__file__).parents[2] / "matrix.yaml"
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(4, 32)).astype(np.float32)
 """Four rows, as wide as the layers of tiny models."""
@@ -73,6 +77,25 @@ def test_openvino_computes_with_the_weights_that_are_read_back(dtype: Dtype) -> 
     assert np.abs(read - weights).max() <= step
     assert apart(computed(made), X @ read.T) < 1e-6
     assert apart(X @ read.T, X @ weights.T) > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [Dtype.INT8, Dtype.INT4])
+def test_a_weight_that_nncf_would_round_wrong_is_found(dtype: Dtype) -> None:
+    from openvino import opset13
+
+    from hwmatrix.targets.openvino.weights import compared_weights, reduced
+
+    _, program = linear()
+    before = program.clone()
+    made, _ = reduced(program, dtype)
+    (right,) = compared_weights(made, before)
+    assert 0.4 < right.steps < A_STEP
+    (scale,) = (each for each in made.get_ops() if each.get_type_name() == "Constant" and each.get_element_type().get_type_name() == "f16")
+    larger = np.asarray(scale.data) * np.where(np.arange(scale.data.size) == 5, 1.25, 1.0).astype(np.float16).reshape(scale.data.shape)
+    scale.output(0).replace(opset13.constant(larger).output(0))
+    (wrong,) = compared_weights(made, before)
+    assert wrong.name == right.name
+    assert wrong.steps > 1.5, "one scale of many is a quarter too large"
 
 
 def test_openvino_multiplies_integers_as_the_calibrated_graph_says() -> None:
@@ -196,11 +219,36 @@ def test_onnx_runtime_computes_with_the_weights_that_are_read_back(tmp_path: Pat
     assert 1e-3 < apart(in_float, X @ weights) < within
 
 
+@pytest.mark.parametrize("dtype", [Dtype.INT8_DYNAMIC, Dtype.INT4, Dtype.A8W8])
+def test_a_weight_that_onnx_runtime_s_tools_would_round_wrong_is_found(tmp_path: Path, dtype: Dtype) -> None:
+    from onnx import load, numpy_helper, save
+
+    from hwmatrix.targets.onnx.rounded import farthest_weight
+    from hwmatrix.targets.onnx.weights import reduced
+
+    _, path = onnx_linear(tmp_path)
+    made = reduced(path, tmp_path, dtype, [{"x": X}] if dtype is Dtype.A8W8 else []).path
+    right = farthest_weight([(made, path)])
+    assert right is not None
+    assert 0.4 < right.steps < A_STEP
+    model = load(made)
+    (scale,) = (each for each in model.graph.initializer if each.name in {"w_scale", "w_scales"})
+    values = numpy_helper.to_array(scale).copy()
+    values.reshape(-1)[0] *= 1.25
+    scale.CopyFrom(numpy_helper.from_array(values, scale.name))
+    save(model, made)
+    wrong = farthest_weight([(made, path)])
+    assert wrong is not None
+    assert wrong.name == right.name
+    assert wrong.steps > 1.5, "one scale is a quarter too large"
+
+
 @pytest.mark.parametrize(("dtype", "within"), [(Dtype.INT8_DYNAMIC, 0.03), (Dtype.INT4, 0.3)])
 def test_a_weight_of_two_gemm_is_transposed_once(tmp_path: Path, dtype: Dtype, within: float) -> None:
     """As that of a vision tower, which sees images and videos; the square one has a right shape after two transpositions, too."""
     from onnx import TensorProto, helper, numpy_helper, save
 
+    from hwmatrix.targets.onnx.rounded import compared_weights
     from hwmatrix.targets.onnx.weights import reduced
 
     weights, more, square = (RANDOM.normal(size=size).astype(np.float32) for size in ((48, 32), (32, 48), (48, 48)))
@@ -222,6 +270,9 @@ def test_a_weight_of_two_gemm_is_transposed_once(tmp_path: Path, dtype: Dtype, w
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
     made = reduced(path, tmp_path, dtype)
     assert " 5 " in made.how
+    compared = [*compared_weights(made.path, path)]
+    assert len(compared) == 5
+    assert max(weight.steps for weight in compared) < A_STEP
     assert 1e-3 < apart(ran(made.path), X @ weights.T @ more.T @ weights.T @ square.T @ square.T) < within
 
 
@@ -434,6 +485,27 @@ def test_a_device_of_pytorch_gets_the_rounded_weights_only(dtype: Dtype, monkeyp
     with pytest.raises(TypeError, match="z"):
         in_float.outputs({"z": X})
     assert integers.told(model) == moved[0], "what is timed later are the rounded weights"
+
+
+@pytest.mark.parametrize("dtype", [Dtype.INT8, Dtype.INT8_DYNAMIC])
+def test_a_weight_that_torchao_would_round_wrong_is_found(dtype: Dtype, shared_cache: Path) -> None:
+    pytest.importorskip("torchao")
+    from hwmatrix.targets.torch.cpu import TorchCpu
+
+    plan = dataclasses.replace(model_plan("bert", load(MATRIX).spec, Size.TINY), trained=False)
+    bundle = find_or_build(plan, shared_cache / "bundles")
+    target = TorchCpu(settings=Settings(dtype=dtype, batch=1, sequence_length=1, threads=1), options={})
+    target.load(bundle)
+    target.prepare(bundle.input_arrays())
+    right = target.farthest_weight()
+    assert right is not None
+    assert 0.4 < right.steps < A_STEP
+    layer = target._model.get_submodule(right.name.removesuffix(".weight"))  # type: ignore[union-attr]
+    layer.weight.scale[3] *= 1.25
+    wrong = target.farthest_weight()
+    assert wrong is not None
+    assert wrong.name == right.name
+    assert wrong.steps > 1.5, "one scale of many is a quarter too large"
 
 
 def test_torchao_has_nothing_to_round_without_a_linear_layer() -> None:

@@ -14,7 +14,8 @@ A target that rounds weights itself also runs the same graph with its rounded we
 error of that graph, and excess the target's distance from it: the kernels' own error, as a multiple of the floor of float32
 (``Tolerance.kernel_excess`` is allowed). Where that graph rounds the inputs of products as it runs, more is explained: up to ``TIPPED``
 times what weights that differ by a few roundings change. If the loss is too large, the graph also runs as it was before its weights were
-rounded: if that is wrong, the precision is not to blame (:func:`judge_before_rounding`).
+rounded: if that is wrong, the precision is not to blame (:func:`judge_before_rounding`). Nor is it if a weight is farther from the one that
+it was made from than rounding explains (:func:`judge_rounding`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ SAME_ANSWERS: Final = 0.99
 """The share of answers that must equal the reference's for an approximate pass."""
 TIPPED: Final = 2
 """By how many times what nudged weights change a target may differ: which inputs become another step is chance."""
+A_STEP: Final = 1.01
+"""The most steps that rounding takes, where a number is clipped: one, and a hundredth for scales that are float16 numbers themselves."""
 LEAST_FLOOR: Final[Mapping[Dtype, float]] = {
     Dtype.FLOAT32: 2.0**-24,
     Dtype.FLOAT16: 2.0**-11,
@@ -185,6 +188,22 @@ def judge_before_rounding(judged: Judgement, comparison: Comparison, allowance: 
         return judged
     message = f"the graph is wrong before its weights are rounded: {before.message}"
     return dataclasses.replace(judged, error_type=before.error_type, message=message)
+
+
+def judge_rounding(judged: Judgement, weight: str, steps: float) -> Judgement:
+    """The verdict on a precision that costs too much (``judged``), once its weights were compared with those that they were made from.
+
+    If one is more than a step away, it is the rounding that is wrong, and not the precision that costs too much: a mismatch.
+
+    Args:
+        judged: a ``precision_loss``.
+        weight: the name of the weight that is farthest away.
+        steps: how many of its own steps that is. Rounding takes at most half a step, and a whole one where a number is clipped.
+    """
+    if steps <= A_STEP:
+        return judged
+    message = f"a weight is rounded wrong: {weight} is {steps:.3g} of its steps away from the one that it was made from"
+    return dataclasses.replace(judged, error_type="mismatch", message=message)
 
 
 def misjudged(expected: Mapping[str, Array], placement: Placement, allowance: Allowance) -> str | None:

@@ -23,7 +23,18 @@ from hwmatrix.models.learning import quality
 from hwmatrix.records import Divergence, Dtype, MeasureRule, Origin, Placement, Role, Stage, Status
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import generating
-from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, quality_found, time_to_measure, timed
+from hwmatrix.runner.job import (
+    CellJob,
+    End,
+    Progress,
+    error,
+    judged_by_weights,
+    judged_in,
+    memory_found,
+    quality_found,
+    time_to_measure,
+    timed,
+)
 from hwmatrix.targets.protocol import Target, target_class
 
 if TYPE_CHECKING:
@@ -164,6 +175,8 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
     judged = verdict.judge(comparison, placement, allowance, task, held_out, rounded=rounded)
     if rounded is not None and judged.error_type == "precision_loss":
         judged = _judged_before_rounding(job, cast("Rounding", target), bundle, judged)
+    if rounded is not None and judged.error_type == "precision_loss":
+        judged = judged_by_weights(judged, cast("Rounding", target))
     if judged.status is Status.PASS and job.model.role is Role.CANARY_GOOD:
         reason = verdict.misjudged(bundle.expected_arrays(), placement, allowance)
         if reason is not None:

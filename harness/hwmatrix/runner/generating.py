@@ -22,7 +22,18 @@ from hwmatrix.models.generation_export import DECODE, PREFILL, SPECIALIZED
 from hwmatrix.models.learning import quality
 from hwmatrix.records import Dtype, NoiseFloor, Stage, Status
 from hwmatrix.records.backends import descriptor_of
-from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, quality_found, time_to_measure, timed
+from hwmatrix.runner.job import (
+    CellJob,
+    End,
+    Progress,
+    error,
+    judged_by_weights,
+    judged_in,
+    memory_found,
+    quality_found,
+    time_to_measure,
+    timed,
+)
 from hwmatrix.targets.protocol import Generating, target_class
 
 if TYPE_CHECKING:
@@ -142,6 +153,8 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
         allowance = verdict.Allowance(dtype=Dtype.FLOAT32, tolerance=allowance.tolerance.of_kernels, floor=floor)
         compared = rounded.kernel
     progress.found(**found.first_failing(compared, allowance))
+    if rounded is not None and judged.error_type == "precision_loss":
+        return judged_by_weights(judged, found.rounding)
     if judged.error_type != "mismatch":
         return judged
     return found.explained(judged, compared, allowance, exported=bool(descriptor.exports))
@@ -173,6 +186,11 @@ class _Found:
         self._where = (Stage.PREFILL, PREFILL, 0, TRACED)
         self.first_ms: float | None = None
         self.took_s: dict[str, float] = {}
+
+    @property
+    def rounding(self) -> RoundingGenerating:
+        """The target, in a precision that rounds weights."""
+        return cast("RoundingGenerating", self._target)
 
     def force(self, prompt: GenerationPrompt, name: str) -> None:
         """Generate with the prompt's continuation forced, and keep the logits and how long that took."""
@@ -228,7 +246,7 @@ class _Found:
 
         None if the target cannot generate with these, or if their logits cannot be compared.
         """
-        in_float = cast("RoundingGenerating", self._target).generator_in_float()
+        in_float = self.rounding.generator_in_float()
         if in_float is None:
             return None
         given = self._forced_by(in_float)
@@ -253,7 +271,7 @@ class _Found:
         Raises:
             _FailedPromptError: they fail.
         """
-        before = cast("RoundingGenerating", self._target).generator_before_rounding()
+        before = self.rounding.generator_before_rounding()
         return None if before is None else (parity.compare(self._forced_by(before), _by_step(self._expected)), allowance)
 
     def _forced_by(self, in_float: GeneratingInFloat) -> dict[str, Array]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import UnsupportedError
+from hwmatrix.measure import verdict
 from hwmatrix.models.bundle import Bundle
 from hwmatrix.models.onnx_export import is_kept
 from hwmatrix.records import (
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from hwmatrix.measure import memory
     from hwmatrix.models.learning.quality import Quality
     from hwmatrix.records import Settings
-    from hwmatrix.targets.protocol import DeviceUse
+    from hwmatrix.targets.protocol import DeviceUse, Rounding, RoundingGenerating
 
     Send = Callable[[dict[str, Any]], None]
 
@@ -124,6 +125,12 @@ class Progress:
 def time_to_measure(job: CellJob, progress: Progress) -> float:
     """Until when a cell may measure, by ``time.perf_counter``: one that has its verdict must not lose it to the time limit."""
     return progress.begun + _MEASURED_WITHIN * job.cell.limits.timeout_s
+
+
+def judged_by_weights(judged: verdict.Judgement, target: Rounding | RoundingGenerating) -> verdict.Judgement:
+    """The verdict on a precision that costs too much, once its weights were compared with those that they were made from."""
+    weight = target.farthest_weight()
+    return judged if weight is None else verdict.judge_rounding(judged, weight.name, weight.steps)
 
 
 def judged_in(job: CellJob, reported: Dtype | None) -> Dtype:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hwmatrix.models.operator_tests import OperatorTest
     from hwmatrix.records import Dtype, Placement, Settings
     from hwmatrix.records.traces import Trace
+    from hwmatrix.targets.steps import RoundedWeight
 
     Array = np.ndarray[Any, Any]
     Arrays = Mapping[str, Array]
@@ -191,7 +192,10 @@ class Rounding(Target, Protocol):
         """Prepare that graph. Called after the first run; None if some weight of the graph cannot be read back."""
 
     def before_rounding(self) -> InFloat | None:
-        """Prepare the graph as it was before its weights were rounded, at last. None if that is the reference's own model."""
+        """Prepare the graph as it was before its weights were rounded. None if that is the reference's own model."""
+
+    def farthest_weight(self) -> RoundedWeight | None:
+        """The rounded weight that is most steps away from the one that it was made from, at last. None if none can be compared."""
 
 
 class Generating(Target, Protocol):
@@ -249,6 +253,9 @@ class RoundingGenerating(Generating, Protocol):
 
     def generator_before_rounding(self) -> GeneratingInFloat | None:
         """As :meth:`Rounding.before_rounding`, to generate."""
+
+    def farthest_weight(self) -> RoundedWeight | None:
+        """As :meth:`Rounding.farthest_weight`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

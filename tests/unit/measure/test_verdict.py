@@ -327,3 +327,15 @@ def test_a_precision_is_not_to_blame_for_a_graph_that_was_wrong_before_it_was_ro
     told = "the graph is wrong before its weights are rounded: " in (found.message or "")
     assert told is (error_type != "precision_loss")
     assert found.computes_right is not told
+
+
+@pytest.mark.parametrize(
+    ("steps", "error_type"), [(0.5, "precision_loss"), (1.0, "precision_loss"), (1.1, "mismatch"), (math.inf, "mismatch")]
+)
+def test_a_precision_is_not_to_blame_for_a_weight_that_is_rounded_wrong(steps: float, error_type: str) -> None:
+    judged = judged_beside(1e-6, loss=0.2)
+    found = verdict.judge_rounding(judged, "layer.weight", steps)
+    assert (found.error_type, found.loss, found.excess) == (error_type, judged.loss, judged.excess)
+    told = found.message == f"a weight is rounded wrong: layer.weight is {steps:.3g} of its steps away from the one that it was made from"
+    assert told is (error_type == "mismatch")
+    assert found.computes_right is not told

@@ -16,6 +16,7 @@ from hwmatrix.models.bundle import Generation, GenerationPrompt
 from hwmatrix.records import Dtype, MeasureRule, NoiseFloor, Placement, Tolerance
 from hwmatrix.runner import generating
 from hwmatrix.runner.job import Progress
+from hwmatrix.targets.steps import RoundedWeight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -223,6 +224,11 @@ class Rounded:
         self.float = in_float
         self.before = before
         self.moved = nudged
+        self.steps: float | None = None
+
+    def farthest_weight(self) -> RoundedWeight | None:
+        """A weight that is so many steps away from the one that it was made from."""
+        return None if self.steps is None else RoundedWeight(name="layer.weight", steps=self.steps)
 
     def generate(self, asked: GenerationPrompt, on_step: Callable[[int, Any], None], *, forced: bool) -> None:
         """Give the expected logits times the number of the prompt, from the second step on."""
@@ -273,6 +279,28 @@ def test_rounded_weights_are_compared_twice(  # noqa: PLR0917 - a row of the tab
     *,
     exported: bool,
 ) -> None:
+    judged, kept = judged_twice(own, in_float, before, nudged, exported=exported)
+    assert judged.error_type == error_type
+    if error_type is not None:
+        assert (kept.facts["failing_step"], kept.facts["failing_prompt"]) == (step, prompt)
+    if in_float is not None:
+        assert judged.loss == pytest.approx(in_float - 1.0, abs=1e-6)
+        assert judged.excess is not None
+        assert (judged.excess > 8.0) is (own != in_float)
+
+
+@pytest.mark.parametrize(("steps", "error_type"), [(0.5, "precision_loss"), (3.0, "mismatch")])
+def test_weights_that_cost_too_much_are_compared_with_those_that_they_were_made_from(steps: float, error_type: str) -> None:
+    judged, kept = judged_twice(1.3, 1.3, 1.00001, None, exported=True, steps=steps)
+    assert judged.error_type == error_type
+    assert ("a weight is rounded wrong: layer.weight is 3 of its steps" in (judged.message or "")) is (error_type == "mismatch")
+    assert (kept.facts["failing_step"], kept.facts["failing_prompt"]) == (1, "longer")
+
+
+def judged_twice(
+    own: float, in_float: float | None, before: float | None, nudged: float | None, *, exported: bool, steps: float | None = None
+) -> tuple[verdict.Judgement, Kept]:
+    """The verdict on a target whose logits of the second prompt are the expected ones times ``own``, and the facts."""
     prompts = [
         GenerationPrompt(name=name, inputs={}, tokens=np.zeros((1, 3), np.int64), logits=np.ones((3, 1, 7), np.float32))
         for name in ("traced", "longer")
@@ -281,6 +309,7 @@ def test_rounded_weights_are_compared_twice(  # noqa: PLR0917 - a row of the tab
     if before is not None and math.isnan(before):
         of_before = {"traced": 1.0}
     target: Any = Rounded({"traced": 1.0, "longer": own}, of_float, of_before, nudged)
+    target.steps = steps
     kept = Kept()
     progress: Any = kept
     found = generating._Found(target, progress)
@@ -292,10 +321,4 @@ def test_rounded_weights_are_compared_twice(  # noqa: PLR0917 - a row of the tab
     allowance = verdict.Allowance(dtype=Dtype.INT8, tolerance=tolerance)
     descriptor: Any = types.SimpleNamespace(rounds=(Dtype.INT8,), exports=("an exporter",) if exported else ())
     judged = generating._judged(found, asked, Placement(on_target=1.0, detail=""), allowance, None, descriptor, progress, tolerance)
-    assert judged.error_type == error_type
-    if error_type is not None:
-        assert (kept.facts["failing_step"], kept.facts["failing_prompt"]) == (step, prompt)
-    if in_float is not None:
-        assert judged.loss == pytest.approx(in_float - 1.0, abs=1e-6)
-        assert judged.excess is not None
-        assert (judged.excess > 8.0) is (own != in_float)
+    return judged, kept

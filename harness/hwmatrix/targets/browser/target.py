@@ -20,6 +20,7 @@ from hwmatrix.targets.browser.descriptors import WEBGPU, WEBNN
 from hwmatrix.targets.browser.generator import HOST, PageGenerator
 from hwmatrix.targets.onnx.generator import in_precision
 from hwmatrix.targets.onnx.in_float import GenerationInFloat, GraphInFloat
+from hwmatrix.targets.onnx.rounded import farthest_weight
 from hwmatrix.targets.onnx.weights import ReducedGraph, reduced
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from hwmatrix.targets.browser.cell import Session
     from hwmatrix.targets.browser.log import Nodes
     from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
+    from hwmatrix.targets.steps import RoundedWeight
 
 _SOFTWARE: Final = "swiftshader"
 """The architecture name of Chromium's software adapter."""
@@ -123,6 +125,15 @@ class _OnnxRuntimeWeb:
         """As :meth:`before_rounding`, to generate."""
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         return GenerationInFloat(read_generation(self._bundle, self._bundle.path.parent, _GENERATION), self._settings.threads)
+
+    def farthest_weight(self) -> RoundedWeight | None:
+        """Compare the constants of the graphs with those of the exports."""
+        if self._graphs is not None:
+            assert self._bundle is not None  # noqa: S101 - the order of the protocol
+            exports = read_generation(self._bundle, self._bundle.path.parent, _GENERATION).graphs
+            return farthest_weight((made.path, export.path) for made, export in zip(self._graphs.graphs, exports, strict=True))
+        export, graph = self._reduced[self._prepared.export.exporter]
+        return farthest_weight([(graph.path, export.path)])
 
     def _method(self) -> str:
         export = self._prepared.export

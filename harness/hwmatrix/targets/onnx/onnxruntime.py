@@ -19,6 +19,7 @@ from hwmatrix.targets.onnx import trace as onnx_trace
 from hwmatrix.targets.onnx.descriptor import ONNXRUNTIME
 from hwmatrix.targets.onnx.generator import OnnxGenerator, in_precision
 from hwmatrix.targets.onnx.in_float import GenerationInFloat, GraphInFloat
+from hwmatrix.targets.onnx.rounded import farthest_weight
 from hwmatrix.targets.onnx.weights import executed, reduced
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
+    from hwmatrix.targets.steps import RoundedWeight
 
 _GENERATION: Final = "generation"
 _LOG_ERRORS: Final = 3
@@ -152,6 +154,16 @@ class OnnxRuntime:
         """Create a session for the export itself."""
         assert self._taken is not None  # noqa: S101 - the order of the protocol
         return GraphInFloat(self._taken.path, self._taken, threads=self._settings.threads)
+
+    def farthest_weight(self) -> RoundedWeight | None:
+        """Compare the constants of the graphs with those of the exports."""
+        if self._graphs is not None:
+            assert self._bundle is not None  # noqa: S101 - the order of the protocol
+            exports = read_generation(self._bundle, self._bundle.path.parent, _GENERATION).graphs
+            return farthest_weight((made.path, export.path) for made, export in zip(self._graphs.graphs, exports, strict=True))
+        assert self._graph is not None  # noqa: S101 - only in a precision that rounds weights
+        assert self._taken is not None  # noqa: S101 - the order of the protocol
+        return farthest_weight([(self._graph, self._taken.path)])
 
     def precision(self) -> None:
         """Return None: the graph fixes the precision."""

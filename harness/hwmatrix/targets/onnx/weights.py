@@ -23,6 +23,7 @@ from hwmatrix.basics.log_level import logged_from
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.records import Dtype
 from hwmatrix.targets.nudge import nudge
+from hwmatrix.targets.onnx import rounded
 from hwmatrix.targets.onnx.copies import RENAMED, rename_shared
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ _FLOAT32_KERNELS: Final = 1
 _MOVING: Final = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 """The operators that ONNX Runtime's QDQ propagation moves a conversion over."""
 _PRODUCTS: Final = ("MatMul", "Gemm", "Conv")
-_HALFWAY: Final = 8
-"""The zero point of a symmetric unsigned 4-bit integer."""
 _TOLD: Final = 10
 """The operators that a placement names: first those that multiply, each time the most frequent first."""
 _LARGEST: Final = 1 << 30
@@ -259,20 +258,11 @@ def _with_weights_transposed(model: Any) -> Any:
 
 
 def _without_groups(node: Any, known: Mapping[str, Any], graph: Any) -> list[Any]:
-    """A MatMul by the numbers that the integers of a MatMulNBits stand for. Of two integers in a byte, the lower half is the first."""
+    """A MatMul by the numbers that the integers of a MatMulNBits stand for."""
     from onnx import helper, numpy_helper
 
-    set_to = {attribute.name: attribute.i for attribute in node.attribute}
-    inputs, outputs, group = set_to["K"], set_to["N"], set_to["block_size"]
-    packed = numpy_helper.to_array(known[node.input[1]]).reshape(outputs, -1)
-    integers = np.stack([packed & 15, packed >> 4], axis=-1).reshape(outputs, -1, group).astype(np.float32)
-    scales = numpy_helper.to_array(known[node.input[2]]).astype(np.float32).reshape(outputs, -1, 1)
-    points: Any = np.float32(_HALFWAY)
-    if len(node.input) > 3 and node.input[3]:  # noqa: PLR2004 - the input with zero points
-        held = numpy_helper.to_array(known[node.input[3]]).reshape(outputs, -1)
-        points = np.stack([held & 15, held >> 4], axis=-1).reshape(outputs, -1)[:, : scales.shape[1], None].astype(np.float32)
-    weights = ((integers - points) * scales).reshape(outputs, -1)[:, :inputs].T
     name = f"{node.name}_float32"
+    weights, _ = rounded.of_groups(node, known)
     graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(weights, dtype=np.float32), name))
     return [helper.make_node("MatMul", [node.input[0], name], list(node.output), name=node.name)]
 
@@ -281,9 +271,8 @@ def _without_integers(node: Any, known: Mapping[str, Any], graph: Any) -> list[A
     """The product of a MatMulInteger in float32, which holds these integers exactly."""
     from onnx import TensorProto, helper, numpy_helper
 
-    point = numpy_helper.to_array(known[node.input[3]]).astype(np.float32) if len(node.input) > 3 else np.float32(0)  # noqa: PLR2004 - its 4th
-    weights = numpy_helper.to_array(known[node.input[1]]).astype(np.float32) - point
     name = f"{node.name}_float32"
+    weights = rounded.of_integers(node, known)
     graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(weights, dtype=np.float32), name))
     given = [f"{name}_{part}" for part in ("input", "zero_point", "shifted")]
     made = [
@@ -333,7 +322,7 @@ def _as_steps(node: Any, known: Mapping[str, Any], graph: Any) -> list[Any]:
     """A QuantizeLinear as operators on numbers: its result is an integer as a float32 number."""
     from onnx import helper, numpy_helper
 
-    scale, point = _scale_and_point(node, known)
+    scale, point = rounded.scale_and_point(node, known)
     limits = np.iinfo(point.dtype)
     numbers = {"scale": scale, "point": point.astype(np.float32), "low": np.float32(limits.min), "high": np.float32(limits.max)}
     names = {part: f"{node.output[0]}_{part}" for part in (*numbers, "divided", "rounded", "shifted")}
@@ -350,14 +339,11 @@ def _as_numbers(node: Any, known: Mapping[str, Any], graph: Any) -> list[Any]:
     """A DequantizeLinear: of weights, the numbers themselves; of a value that :func:`_as_steps` made, two operators on numbers."""
     from onnx import helper, numpy_helper
 
-    scale, point = _scale_and_point(node, known)
     if node.input[0] in known:
-        integers = numpy_helper.to_array(known[node.input[0]])
-        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
-        shape = [-1 if number == axis % integers.ndim else 1 for number in range(integers.ndim)] if scale.ndim else []
-        numbers = (integers.astype(np.float64) - point.astype(np.float64).reshape(shape)) * scale.astype(np.float64).reshape(shape)
+        numbers, _ = rounded.of_constant(node, known)
         graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(numbers, dtype=np.float32), node.output[0]))
         return []
+    scale, point = rounded.scale_and_point(node, known)
     names = {part: f"{node.output[0]}_{part}" for part in ("scale", "point", "shifted")}
     graph.initializer.append(numpy_helper.from_array(scale.astype(np.float32), names["scale"]))
     graph.initializer.append(numpy_helper.from_array(point.astype(np.float32), names["point"]))
@@ -365,13 +351,6 @@ def _as_numbers(node: Any, known: Mapping[str, Any], graph: Any) -> list[Any]:
         helper.make_node("Sub", [node.input[0], names["point"]], [names["shifted"]]),
         helper.make_node("Mul", [names["shifted"], names["scale"]], list(node.output)),
     ]
-
-
-def _scale_and_point(node: Any, known: Mapping[str, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    from onnx import numpy_helper
-
-    scale, point = (numpy_helper.to_array(known[name]) for name in node.input[1:3])
-    return (scale.reshape(()), point.reshape(())) if scale.size == 1 else (scale, point)
 
 
 def _count(model: Any, kind: str) -> int:

@@ -19,7 +19,8 @@ from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.openvino.descriptor import OPENVINO, TRACE
 from hwmatrix.targets.openvino.device import input_names, name_of, tensor
 from hwmatrix.targets.openvino.generator import OpenVinoGenerator
-from hwmatrix.targets.openvino.weights import in_float32, nudged, reduced
+from hwmatrix.targets.openvino.weights import compared_weights, in_float32, nudged, reduced
+from hwmatrix.targets.steps import farthest
 from hwmatrix.targets.torch.device import preload_torch
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
+    from hwmatrix.targets.steps import RoundedWeight
 
 _GENERATION: Final = "generation-openvino"
 _CACHE: Final = "KV_CACHE_PRECISION"
@@ -172,7 +174,6 @@ class OpenVino:
         if not self._hints:
             return None
         program = in_float32(self._program)
-        self._program = None
         if program is None:
             return None
         return _InFloat(program, self._compile, self._output_names, rounding=self._settings.dtype is Dtype.A8W8)
@@ -293,7 +294,6 @@ class OpenVino:
             return None
         assert self._graphs is not None  # noqa: S101 - the order of the protocol
         programs = {path: in_float32(program) for path, program in self._programs.items()}
-        self._programs.clear()
         if None in programs.values():
             return None
         return _GeneratingInFloat(self._graphs, lambda path: self._compile(programs[path]))
@@ -302,6 +302,16 @@ class OpenVino:
         """Compile the graphs as they were read, in float32."""
         assert self._graphs is not None  # noqa: S101 - the order of the protocol
         return _GeneratingInFloat(self._graphs, self._compile)
+
+    def farthest_weight(self) -> RoundedWeight | None:
+        """Read or convert the graphs again, and compare their constants with the rounded ones."""
+        if self._graphs is not None:
+            pairs = [(program, self._core.read_model(path)) for path, program in self._programs.items()]
+        else:
+            assert self._bundle is not None  # noqa: S101 - the order of the protocol
+            self.load(self._bundle)
+            pairs = [(self._program, self._graph(self._bundle.input_arrays()).program)]
+        return farthest(weight for program, before in pairs for weight in compared_weights(program, before))
 
     def _precision_of_the_cache(self) -> str:
         """The precision in which the compiled graph keeps its state, in words. The plugin chooses it apart from that of the computation."""

@@ -9,6 +9,7 @@ makes a kernel for integers of both; in float32, it becomes the operators that O
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import io
 import logging
@@ -22,11 +23,13 @@ import numpy as np
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.records import Dtype
 from hwmatrix.targets.nudge import nudge
+from hwmatrix.targets.steps import compared
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from hwmatrix.models.calibration import Arrays
+    from hwmatrix.targets.steps import RoundedWeight
 
 GROUP: Final = 16
 """Weights of a group with one scale in int4: the largest that divides the widths of tiny models, whose layers are 16 and 32 wide."""
@@ -35,6 +38,7 @@ _SIGNED: Final = {"u8": False, "i8": True, "u4": False, "i4": True}
 _FAKE: Final = "FakeQuantize"
 _FOUR_BITS: Final = frozenset({"u4", "i4"})
 _WIDE: Final = frozenset({"f16", "f32"})
+_REWRITING: Final = frozenset({"Convert", "Reshape", "Transpose"})
 
 
 def reduced(program: Any, dtype: Dtype, samples: Sequence[Arrays] = ()) -> tuple[Any, str]:
@@ -74,11 +78,11 @@ def in_float32(program: Any) -> Any | None:
     low = [operation for operation in copy.get_ops() if _kind(operation) in _SIGNED and _user(operation).get_type_name() == "Convert"]
     zero_points = 0
     for weight, convert in weights:
-        values, last, shifted = _restored(weight, convert)
-        if values is None:
+        restored = _restored(weight, convert)
+        if restored is None:
             return None
-        zero_points += shifted
-        last.output(0).replace(opset13.constant(values, dtype=np.float32).output(0))
+        zero_points += restored.shifted
+        restored.by.output(0).replace(opset13.constant(restored.values, dtype=np.float32).output(0))
     if len(low) != len(weights) + zero_points:
         return None
     for operation in copy.get_ops():
@@ -89,6 +93,36 @@ def in_float32(program: Any) -> Any | None:
             operation.output(0).replace(steps.output(0))
     copy.validate_nodes_and_infer_types()
     return copy
+
+
+def compared_weights(program: Any, before: Any) -> Iterator[RoundedWeight]:
+    """Compare the rounded weights of a graph with those of the graph that it was made from, or of the same graph converted again.
+
+    They are matched by the operators that take them, whose names tell their places in the model: constants are numbered anew each time.
+    """
+    constants = [operation for operation in before.get_ops() if _kind(operation) in _WIDE]
+    originals = {place: constant for constant in constants for place in _places(constant)}
+    for weight, convert in _rounded(program):
+        restored = _restored(weight, convert)
+        if restored is None:
+            continue
+        place = next((place for place in _places(restored.by) if place in originals), None)
+        if place is not None and tuple(originals[place].get_output_shape(0)) == restored.values.shape:
+            name = f"input {place[1]} of {place[0]}"
+            yield compared(name, restored.values, np.asarray(originals[place].data), restored.steps)
+
+
+def _places(weight: Any) -> list[tuple[str, int]]:
+    """The operators that take a weight, each by its name and the number of its input. What only rewrites a weight is passed over."""
+    places, left = [], [weight]
+    while left:
+        for taken in left.pop().output(0).get_target_inputs():
+            user = taken.get_node()
+            if user.get_type_name() in _REWRITING:
+                left.append(user)
+            else:
+                places.append((user.get_friendly_name(), taken.get_index()))
+    return sorted(places)
 
 
 def nudged(program: Any) -> Any:
@@ -139,24 +173,36 @@ def integers(constant: Any) -> np.ndarray[Any, Any]:
     return values.reshape(shape)
 
 
-def _restored(weight: Any, convert: Any) -> tuple[np.ndarray[Any, Any] | None, Any, int]:
-    """A rounded weight as numbers in its final shape, the operator that gives it, and whether a zero point was subtracted."""
-    values, at, shifted = integers(weight).astype(np.float32), _user(convert), 0
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Restored:
+    """A rounded weight as numbers in its final shape, and their steps; the operator that gives it; whether an integer was subtracted."""
+
+    values: np.ndarray[Any, Any]
+    steps: np.ndarray[Any, Any]
+    by: Any
+    shifted: bool
+
+
+def _restored(weight: Any, convert: Any) -> _Restored | None:
+    """None if the operators behind the weight are others than NNCF's."""
+    values, at, shifted = integers(weight).astype(np.float32), _user(convert), False
     if at.get_type_name() == "Subtract":
         point = _constant(at.input_value(1).get_node())
         if point is None:
-            return None, at, 0
+            return None
         values = values - (integers(point) if _kind(point) in _SIGNED else np.asarray(point.data)).astype(np.float32)
-        shifted, at = int(_kind(point) in _SIGNED), _user(at)
+        shifted, at = _kind(point) in _SIGNED, _user(at)
     scale = _constant(at.input_value(1).get_node()) if at.get_type_name() == "Multiply" else None
     if scale is None:
-        return None, at, shifted
-    values = values * np.asarray(scale.data).astype(np.float32)
+        return None
+    steps = np.asarray(scale.data).astype(np.float32)
+    values, steps = values * steps, np.broadcast_to(steps, values.shape)
     while (following := _user(at)).get_type_name() in {"Reshape", "Convert"} and _alone(at):
         at = following
     if _element(at) != "f32":
-        return None, at, shifted
-    return np.ascontiguousarray(values.reshape(tuple(at.get_output_shape(0)))), at, shifted
+        return None
+    shape = tuple(at.get_output_shape(0))
+    return _Restored(values=np.ascontiguousarray(values.reshape(shape)), steps=steps.reshape(shape), by=at, shifted=shifted)
 
 
 def _rounded(program: Any) -> list[tuple[Any, Any]]:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hwmatrix.models.build import load_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
-from hwmatrix.records import Placement
+from hwmatrix.records import Dtype, Placement
+from hwmatrix.targets.steps import compared, farthest
 from hwmatrix.targets.torch import integers
 from hwmatrix.targets.torch.device import TorchDevice
 
@@ -16,10 +18,18 @@ if TYPE_CHECKING:
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
+    from hwmatrix.targets.steps import RoundedWeight
 
 
 class RoundingDevice(TorchDevice):
     """A device of PyTorch that also takes weights of 8 bits. A device adds what :class:`TorchDevice` says."""
+
+    _bundle: Bundle | None = None
+
+    def load(self, bundle: Bundle) -> int:
+        """As on every device of PyTorch."""
+        self._bundle = bundle
+        return super().load(bundle)
 
     def prepare(self, inputs: Arrays) -> str:
         """Round the weights, and then prepare the model, so that the device never holds the unrounded ones.
@@ -50,6 +60,7 @@ class RoundingDevice(TorchDevice):
 
     def load_generator(self, bundle: Bundle) -> int:
         """Load as :meth:`load` does, with the cache on, and round the weights."""
+        self._bundle = bundle
         parameters = super().load_generator(bundle)
         self._rounded()
         return parameters
@@ -85,6 +96,15 @@ class RoundingDevice(TorchDevice):
 
     def generator_before_rounding(self) -> None:
         """None, as for :meth:`before_rounding`."""
+
+    def farthest_weight(self) -> RoundedWeight | None:
+        """Load the model again, and compare its weights with the rounded ones."""
+        assert self._model is not None  # noqa: S101 - the order of the protocol
+        assert self._bundle is not None  # noqa: S101 - the order of the protocol
+        model = load_model(self._bundle.model_dir, self._bundle.model_class, Dtype.FLOAT32)
+        before = dict(model.named_parameters(remove_duplicate=False))  # a tied weight has several names
+        rounded = integers.InFloat32(self._model).weights().items()
+        return farthest(compared(name, own.numpy(), before[name].detach().numpy(), steps.numpy()) for name, (own, steps) in rounded)
 
     def placed(self, inputs: Arrays) -> dict[str, torch.Tensor]:
         """The inputs as the model takes them."""
