@@ -37,8 +37,8 @@ SAME_ANSWERS: Final = 0.99
 """The share of answers that must equal the reference's for an approximate pass."""
 TIPPED: Final = 2
 """By how many times what nudged weights change a target may differ: which inputs become another step is chance."""
-A_STEP: Final = 1.01
-"""The most steps that rounding takes, where a number is clipped: one, and a hundredth for scales that are float16 numbers themselves."""
+A_STEP: Final = 1 + 255 * 2.0**-11
+"""The most steps that rounding takes, where a number is clipped: one, and what 255 steps differ by if their size is rounded to float16."""
 LEAST_FLOOR: Final[Mapping[Dtype, float]] = {
     Dtype.FLOAT32: 2.0**-24,
     Dtype.FLOAT16: 2.0**-11,

@@ -330,7 +330,7 @@ def test_a_precision_is_not_to_blame_for_a_graph_that_was_wrong_before_it_was_ro
 
 
 @pytest.mark.parametrize(
-    ("steps", "error_type"), [(0.5, "precision_loss"), (1.0, "precision_loss"), (1.1, "mismatch"), (math.inf, "mismatch")]
+    ("steps", "error_type"), [(0.5, "precision_loss"), (1.1, "precision_loss"), (1.2, "mismatch"), (math.inf, "mismatch")]
 )
 def test_a_precision_is_not_to_blame_for_a_weight_that_is_rounded_wrong(steps: float, error_type: str) -> None:
     judged = judged_beside(1e-6, loss=0.2)
