@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from typing import TYPE_CHECKING, Any
 
 import generation_faults
+import numpy as np
 import pytest
 from generation_faults import FAULTS, NEW, RULE, RUNTIMES, Fault, bundle_for, ended, random_model, type_model
 
@@ -162,6 +164,40 @@ def test_a_fault_of_the_cache_is_no_loss_of_rounded_weights(runtime: str, dtype:
     assert found["error"]["type"] == fault.kind, found
     assert found["error"]["message"].startswith("the graph is wrong before its weights are rounded: ")
     assert (facts["failing_prompt"], facts["failing_component"], facts["failing_step"]) == fault.first(runtime)
+
+
+@pytest.mark.parametrize(("runtime", "dtype"), [("onnxruntime", Dtype.INT4), ("openvino", Dtype.INT8)])
+def test_a_weight_that_is_rounded_wrong_is_no_loss(runtime: str, dtype: Dtype, exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All scales of the first weight are half as large again."""
+    import onnx
+
+    plan, bundle = exported("llama", runtime)
+    module = importlib.import_module(
+        {"onnxruntime": "hwmatrix.targets.onnx.generator", "openvino": "hwmatrix.targets.openvino.target"}[runtime]
+    )
+    real = module.reduced
+
+    def with_fault(*given: Any) -> Any:
+        made = real(*given)
+        if runtime == "onnxruntime":
+            model = onnx.load(made.path)
+            scale = next(each for each in model.graph.initializer if each.name.endswith("_scales"))
+            scale.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(scale) * np.float32(1.5), scale.name))
+            onnx.save(model, made.path)
+        else:
+            from openvino import opset13
+
+            constants = (each for each in made[0].get_ops() if each.get_type_name() == "Constant")
+            scale = next(each for each in constants if each.get_element_type().get_type_name() == "f16")
+            scale.output(0).replace(opset13.constant(np.asarray(scale.data) * np.float16(1.5)).output(0))
+        return made
+
+    monkeypatch.setattr(module, "reduced", with_fault)
+    strict = dataclasses.replace(generation_faults.TOLERANCES[dtype], relative_error=1e-3)
+    monkeypatch.setitem(generation_faults.TOLERANCES, dtype, strict)
+    found = ended(plan, bundle, runtime, dtype=dtype)
+    assert found["error"]["type"] == "mismatch", found
+    assert found["error"]["message"].startswith("a weight is rounded wrong: ")
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ from hwmatrix.targets.browser.descriptors import WEBGPU, WEBNN
 from hwmatrix.targets.browser.generator import HOST, PageGenerator
 from hwmatrix.targets.onnx.generator import in_precision
 from hwmatrix.targets.onnx.in_float import GenerationInFloat, GraphInFloat
-from hwmatrix.targets.onnx.rounded import farthest_weight
+from hwmatrix.targets.onnx.rounded import farthest_of_generation, farthest_weight
 from hwmatrix.targets.onnx.weights import ReducedGraph, reduced
 
 if TYPE_CHECKING:
@@ -130,8 +130,7 @@ class _OnnxRuntimeWeb:
         """Compare the constants of the graphs with those of the exports."""
         if self._graphs is not None:
             assert self._bundle is not None  # noqa: S101 - the order of the protocol
-            exports = read_generation(self._bundle, self._bundle.path.parent, _GENERATION).graphs
-            return farthest_weight((made.path, export.path) for made, export in zip(self._graphs.graphs, exports, strict=True))
+            return farthest_of_generation(self._graphs, read_generation(self._bundle, self._bundle.path.parent, _GENERATION))
         export, graph = self._reduced[self._prepared.export.exporter]
         return farthest_weight([(graph.path, export.path)])
 

@@ -19,7 +19,7 @@ from hwmatrix.targets.onnx import trace as onnx_trace
 from hwmatrix.targets.onnx.descriptor import ONNXRUNTIME
 from hwmatrix.targets.onnx.generator import OnnxGenerator, in_precision
 from hwmatrix.targets.onnx.in_float import GenerationInFloat, GraphInFloat
-from hwmatrix.targets.onnx.rounded import farthest_weight
+from hwmatrix.targets.onnx.rounded import farthest_of_generation, farthest_weight
 from hwmatrix.targets.onnx.weights import executed, reduced
 
 if TYPE_CHECKING:
@@ -159,8 +159,7 @@ class OnnxRuntime:
         """Compare the constants of the graphs with those of the exports."""
         if self._graphs is not None:
             assert self._bundle is not None  # noqa: S101 - the order of the protocol
-            exports = read_generation(self._bundle, self._bundle.path.parent, _GENERATION).graphs
-            return farthest_weight((made.path, export.path) for made, export in zip(self._graphs.graphs, exports, strict=True))
+            return farthest_of_generation(self._graphs, read_generation(self._bundle, self._bundle.path.parent, _GENERATION))
         assert self._graph is not None  # noqa: S101 - only in a precision that rounds weights
         assert self._taken is not None  # noqa: S101 - the order of the protocol
         return farthest_weight([(self._graph, self._taken.path)])

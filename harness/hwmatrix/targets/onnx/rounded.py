@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from hwmatrix.models.generation_export import GenerationExport
+
 _HALFWAY: Final = 8
 """The zero point of a symmetric unsigned 4-bit integer."""
 _PRODUCTS: Final = frozenset({"MatMul", "Gemm", "Conv"})
@@ -76,6 +78,11 @@ def farthest_weight(graphs: Iterable[tuple[Path, Path]]) -> RoundedWeight | None
     return farthest(weight for path, export in graphs for weight in compared_weights(path, export))
 
 
+def farthest_of_generation(made: GenerationExport, exported: GenerationExport) -> RoundedWeight | None:
+    """As :func:`farthest_weight`, of the graphs that a model generates with."""
+    return farthest_weight((graph.path, export.path) for graph, export in zip(made.graphs, exported.graphs, strict=True))
+
+
 def compared_weights(path: Path, export: Path) -> Iterator[RoundedWeight]:
     """Compare the rounded weights of products in a graph of :func:`hwmatrix.targets.onnx.weights.reduced` with those of its export.
 
@@ -90,7 +97,7 @@ def compared_weights(path: Path, export: Path) -> Iterator[RoundedWeight]:
     for node in model.graph.node:
         if node.op_type == "MatMulNBits":
             name, (restored, steps) = node.input[1], of_groups(node, known)
-        elif node.op_type == "MatMulInteger" and (scale := known.get(f"{_without_ending(node.input[1])}_scale")) is not None:
+        elif node.op_type == "MatMulInteger" and (scale := known.get(f"{node.input[1].removesuffix('_quantized')}_scale")) is not None:
             steps = numpy_helper.to_array(scale).astype(np.float64)
             name, restored = node.input[1], of_integers(node, known) * steps
         elif node.op_type == "DequantizeLinear" and node.input[0] in known:
@@ -121,7 +128,3 @@ def _origin(name: str) -> str:
     for ending in _ENDINGS:
         name = name.removesuffix(ending)
     return name
-
-
-def _without_ending(name: str) -> str:
-    return name.removesuffix("_quantized")
