@@ -76,7 +76,9 @@ def fresh(path: Path) -> Iterator[Path]:
     """A new folder, whatever was there before. It is removed at the end, unless it was moved."""
     try:
         shutil.rmtree(path, ignore_errors=True)
-        path.mkdir(parents=True)
+        make_folder(path.parent)
+        path.mkdir()
+        give(path)
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
@@ -132,8 +134,9 @@ def locked(cache: Path, key: str) -> Iterator[None]:
         BundleError: the cache cannot be written to (``cache_not_writable``).
     """
     try:
-        (cache / LOCKS).mkdir(parents=True, exist_ok=True)
+        make_folder(cache / LOCKS)
         lock = (cache / LOCKS / key).open("ab")
+        give(cache / LOCKS / key)
     except OSError as error:
         message = f"cannot write to the bundle cache {cache}: {error}; name another cache"
         raise BundleError(message, error_type="cache_not_writable") from error
@@ -147,6 +150,7 @@ def unlocked(cache: Path, key: str) -> Iterator[bool]:
     """Lock a key if nobody has locked it, this process included; otherwise it is False, as it is if the lock belongs to another user."""
     try:
         lock = (cache / LOCKS / key).open("ab")
+        give(cache / LOCKS / key)
     except PermissionError:
         yield False
         return
@@ -157,6 +161,25 @@ def unlocked(cache: Path, key: str) -> Iterator[bool]:
             yield False
         else:
             yield True
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, where they are missing."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        give(path)
+
+
+def give(path: Path) -> None:
+    """Give what root has made to the owner of the folder that it is in.
+
+    The cache of a root user belongs to the user of containers, who can neither lock nor replace what belongs to root.
+    """
+    if os.geteuid() == 0:
+        owner = path.parent.stat()
+        with contextlib.suppress(PermissionError):  # a root without the right to do so, as in some containers
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def discard(path: Path) -> None:
@@ -176,7 +199,9 @@ def put(filled: Path, place: Path) -> None:
 
 def _settle(path: Path) -> None:
     """Sync every file of a folder to disk and make it readable for the users of all containers, before it is put in place."""
-    for file in path.rglob("*"):
+    give(path)
+    for file in path.rglob("*"):  # a folder before what is in it
+        give(file)
         file.chmod(0o755 if file.is_dir() else 0o644)  # safetensors files are readable by their owner alone
         if file.is_file():
             with file.open("rb") as stream:

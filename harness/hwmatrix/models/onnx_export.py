@@ -163,7 +163,7 @@ def find_or_take(bundle: Bundle, cache: Path, exporter: str, make: Callable[[Pat
                 found = make(own)
                 if found is None:
                     found = read_one(bundle, own, exporter)
-                    (cache / ONNX_DIR / bundle.key).mkdir(exist_ok=True)
+                    folder.make_folder(cache / ONNX_DIR / bundle.key)
                     folder.put(_folder_of(bundle, own, exporter), _folder_of(bundle, cache, exporter))
                 else:
                     failed = found

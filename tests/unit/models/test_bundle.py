@@ -7,6 +7,7 @@ import fcntl
 import importlib.metadata
 import json
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -132,6 +133,20 @@ def test_every_user_can_read_a_bundle(tmp_path: Path, builds: list[str], monkeyp
     built = find_or_build(PLAN, tmp_path)
     modes = {path.stat().st_mode & 0o777 for path in (built.path, *built.path.rglob("*"))}
     assert modes == {0o755, 0o644}
+    assert builds == ["bert"]
+
+
+def test_what_root_makes_belongs_to_the_owner_of_the_cache(tmp_path: Path, builds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root's runs without containers use the cache that root's containers, which run as another user, write to."""
+    given: dict[Path, tuple[int, int]] = {}
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "chown", lambda path, uid, gid, **_: given.update({path: (uid, gid)}))
+    built = find_or_build(PLAN, tmp_path / "cache")
+    left = {path for path in (tmp_path / "cache").rglob("*") if not path.is_relative_to(built.path)}
+    assert left == {tmp_path / "cache" / folder.LOCKS, tmp_path / "cache" / folder.LOCKS / built.key}
+    partial = built.path.with_name(f".partial-{built.key}-{os.getpid()}")  # where it was made
+    assert left | {partial, tmp_path / "cache"} | {partial / path.relative_to(built.path) for path in built.path.rglob("*")} <= given.keys()
+    assert set(given.values()) == {(tmp_path.stat().st_uid, tmp_path.stat().st_gid)}
     assert builds == ["bert"]
 
 
