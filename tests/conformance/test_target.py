@@ -75,7 +75,7 @@ class Shard:
 BACKENDS = [each for each in names() if descriptor_of(each).onnx is OnnxUse.NONE]
 
 
-@pytest.fixture(scope="module", params=[pytest.param(each, marks=marks(each)) for each in BACKENDS])
+@pytest.fixture(scope="module", params=[pytest.param(each, marks=marks(each, long=each == Backend.OPENVINO)) for each in BACKENDS])
 def backend(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     missing = [module for module in descriptor_of(chosen).requires if importlib.util.find_spec(module) is None]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fault_runs import PROJECT, Order, rows, run, write_order
-from where import IN_IMAGES, Where, marks, where
+from where import Where, marks, where
 
 import hwmatrix
 from hwmatrix.basics.clock import utc_now
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import RunFacts, Selection, make_plan
-from hwmatrix.records import Isolation, Plan
+from hwmatrix.records import Backend, Isolation, Plan
 from hwmatrix.records.backends import descriptor_of, names
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ def made(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Order:
     return order
 
 
-@pytest.fixture(scope="module", params=[pytest.param(each, marks=marks(each, long=each in IN_IMAGES)) for each in sorted(names())])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(each, marks=marks(each, long=each not in {Backend.CPU, Backend.OPENVINO})) for each in sorted(names())],
+)
 def backend(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen

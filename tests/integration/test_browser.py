@@ -27,7 +27,7 @@ def project(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:  
     root = tmp_path_factory.mktemp("project")
     for name in ("harness", "images", "pyproject.toml", "README.md", "LICENSE"):
         (root / name).symlink_to(PROJECT / name)
-    text = briefly_timed(untrained("vit", "gpt2"), seconds=0.2)
+    text = briefly_timed(untrained("gpt2"), seconds=0.2)
     (root / "matrix.yaml").write_text(text.replace("\ntargets:\n", f"\ntargets:{TARGETS}", 1), encoding="utf-8")
     return root
 

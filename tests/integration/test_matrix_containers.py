@@ -296,6 +296,7 @@ def test_an_interrupted_run_keeps_finished_cells_and_resumes_the_rest(
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.long
 def test_resuming_a_killed_run_cleans_up_after_it(engine: Engine, cache: dict[str, str], settings: tuple[str, ...], tmp_path: Path) -> None:
     arguments = ("--models", *MANY, "--targets", "cpu", *CONTAINERS, "--no-generation", *settings, "--output-dir", str(tmp_path))
     with Command(*arguments, environment=cache) as command:

@@ -155,6 +155,7 @@ def checkpoints(saved: Path, cache: dict[str, str], tmp_path_factory: pytest.Tem
     return folder
 
 
+@pytest.mark.long
 def test_the_users_own_checkpoint(checkpoints: Path) -> None:
     output = checkpoints / "out"
     assert statuses(output)["my-bert", "cpu"] == "pass"
@@ -181,6 +182,7 @@ def test_remote_code_is_refused_before_anything_runs(tmp_path: Path, cache: dict
     assert not output.exists()
 
 
+@pytest.mark.long
 def test_remote_code_that_is_not_needed_is_not_run(checkpoints: Path) -> None:
     """A class of transformers loads the checkpoint, although the checkpoint contains code."""
     assert statuses(checkpoints / "out") == {("my-bert", "cpu"): "pass", ("native", "cpu"): "pass"}

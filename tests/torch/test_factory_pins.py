@@ -66,6 +66,7 @@ def test_what_is_lost_is_told_by_name_with_its_error(pins: Path) -> None:
     assert f"better than {of}: mamba2: it is new and passes" in done.stdout
 
 
+@pytest.mark.long
 def test_a_list_is_written_of_what_was_built_and_keeps_the_rest(pins: Path) -> None:
     done = built("bert", "mamba2", "--against", str(pins), "--write")
     assert done.returncode == 0, done.stderr

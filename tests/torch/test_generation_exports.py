@@ -223,9 +223,11 @@ def test_a_state_that_is_not_reset_is_no_pass(runtime: str, exported: Any) -> No
 @pytest.mark.parametrize(
     ("runtime", "kind", "method"),
     [
-        ("onnxruntime", "flaubert", "prefill and decode"),  # adds a token of its own to the text, and drops the mask
+        pytest.param(
+            "onnxruntime", "flaubert", "prefill and decode", marks=pytest.mark.long
+        ),  # adds a token of its own to the text, and drops the mask
         ("onnxruntime", "internvl", "prefill and decode"),  # its image has one size
-        ("openvino", "qwen3_asr", "prefill and decode"),  # the length of a sound comes from its mask
+        pytest.param("openvino", "qwen3_asr", "prefill and decode", marks=pytest.mark.long),  # the length of a sound comes from its mask
     ],
 )
 def test_what_prompts_never_change_may_be_fixed(runtime: str, kind: str, method: str, shared_cache: Path) -> None:

@@ -438,6 +438,7 @@ def reduced(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output / "matrix.duckdb"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("target", "dtype"), [(target, dtype) for target, dtypes in REDUCED.items() for dtype in dtypes])
 def test_a_script_reduces_precision_as_the_target_does(tmp_path: Path, cache: Path, reduced: Path, target: str, dtype: str) -> None:
     """The script rounds the same numbers, from the same samples: its error is the cell's."""
