@@ -130,8 +130,9 @@ def test_where_there_is_no_kernel_for_rounded_weights_the_placement_says_so(redu
 
 
 @pytest.mark.long
-def test_an_adapter_without_float16_is_named_and_stops_no_other_precision(reduced: dict[str, dict[str, Any]]) -> None:
-    found = reduced["webgpu float16"]
+@pytest.mark.parametrize("dtype", ["float16", "int4_float16"])
+def test_an_adapter_without_float16_is_named_and_stops_no_other_precision(reduced: dict[str, dict[str, Any]], dtype: str) -> None:
+    found = reduced[f"webgpu {dtype}"]
     assert (found["status"], found["error"]["type"]) == ("unsupported", "webgpu_unsupported_feature")
     assert "shader-f16" in found["error"]["message"]
     assert reduced["webgpu float32"]["status"] == "pass"

@@ -37,7 +37,7 @@ _OF_GRAPHS: Final = {"openvino": ("openvino", "numpy", "safetensors"), "onnxrunt
 """The packages of scripts that read exported graphs."""
 _OPENVINO_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.BFLOAT16: "bf16"}
 """The hint for a precision; there is none for ``default``."""
-_REDUCED: Final = frozenset({Dtype.FLOAT16, Dtype.INT8, Dtype.INT4, Dtype.INT8_DYNAMIC, Dtype.A8W8})
+_REDUCED: Final = frozenset({Dtype.FLOAT16, Dtype.INT8, Dtype.INT4, Dtype.INT4_FLOAT16, Dtype.INT8_DYNAMIC, Dtype.A8W8})
 """The precisions in which a target that compiles a float32 graph reduces it first."""
 _GROUP: Final = 16
 """Weights of a group with one scale in int4, on OpenVINO and ONNX Runtime."""

@@ -26,6 +26,7 @@ _BITS: Final = {
     Dtype.INT8_DYNAMIC: 8,
     Dtype.INT8: 8,
     Dtype.INT4: 4,
+    Dtype.INT4_FLOAT16: 4,
     Dtype.DEFAULT: 32,
 }
 """Bits of a weight: only a precision with fewer saves memory."""

@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from hwmatrix.records import Detection
 
 
+_FOUR_BITS: Final = (Dtype.INT4, Dtype.INT4_FLOAT16)
 _NARROWER: Final = {
-    Dtype.FLOAT32: (Dtype.FLOAT16, Dtype.BFLOAT16, Dtype.INT8, Dtype.INT8_DYNAMIC, Dtype.INT4),
-    Dtype.FLOAT16: (Dtype.A16W8, Dtype.A8W8, Dtype.INT8, Dtype.INT8_DYNAMIC, Dtype.INT4),
+    Dtype.FLOAT32: (Dtype.FLOAT16, Dtype.BFLOAT16, Dtype.INT8, Dtype.INT8_DYNAMIC, *_FOUR_BITS),
+    Dtype.FLOAT16: (Dtype.A16W8, Dtype.A8W8, Dtype.INT8, Dtype.INT8_DYNAMIC, *_FOUR_BITS),
     Dtype.A16W8: (Dtype.A8W8,),
-    Dtype.INT8: (Dtype.INT4,),
-    Dtype.INT8_DYNAMIC: (Dtype.INT4,),
+    Dtype.INT8: _FOUR_BITS,
+    Dtype.INT8_DYNAMIC: _FOUR_BITS,
 }
 """For each precision, those whose weights take less memory."""
 

@@ -353,6 +353,7 @@ _WEIGHT_BYTES: Final = {
     Dtype.INT8_DYNAMIC: 1,
     Dtype.INT8: 1,
     Dtype.INT4: 0.5,
+    Dtype.INT4_FLOAT16: 0.5,
     Dtype.DEFAULT: 4,
 }
 _ACTIVATION_BYTES: Final = {
@@ -364,6 +365,7 @@ _ACTIVATION_BYTES: Final = {
     Dtype.INT8_DYNAMIC: 4,
     Dtype.INT8: 4,
     Dtype.INT4: 4,
+    Dtype.INT4_FLOAT16: 2,
     Dtype.DEFAULT: 4,
 }
 

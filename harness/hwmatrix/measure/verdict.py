@@ -48,6 +48,7 @@ LEAST_FLOOR: Final[Mapping[Dtype, float]] = {
     Dtype.INT8_DYNAMIC: 2.0**-24,
     Dtype.INT8: 2.0**-24,
     Dtype.INT4: 2.0**-24,
+    Dtype.INT4_FLOAT16: 2.0**-11,
 }
 """The least noise floor: half a unit in the last place, the relative error of one rounding. A simulated error may be smaller by chance."""
 
@@ -109,9 +110,9 @@ class Allowance:
 class Rounded:
     """A target's outputs compared with those of the same graph with its rounded weights as float32 numbers.
 
-    ``loss`` compares the outputs of that graph with the reference's. ``floor`` are the floors of float32, by output. ``tipped`` and
-    ``tipped_held_out`` are by how much, on the same inputs and at most on one batch of held-out inputs, nudged weights change each output
-    (:class:`hwmatrix.targets.protocol.InFloat`): empty if the graph rounds nothing as it runs.
+    ``loss`` compares the outputs of that graph with the reference's. ``floor`` are the floors of ``Dtype.kernels_in``, by output.
+    ``tipped`` and ``tipped_held_out`` are by how much, on the same inputs and at most on one batch of held-out inputs, nudged weights change
+    each output (:class:`hwmatrix.targets.protocol.InFloat`): empty if the graph rounds nothing as it runs.
     """
 
     kernel: Comparison
@@ -158,7 +159,7 @@ def judge(
         judged = _by_floor(noise, worst, allowed, task, tips=_tips(rounded.kernel, rounded.tipped))
         tips = rounded.held_out is not None and _tips(rounded.held_out, rounded.tipped_held_out)
         apart = rounded.held_out if judged.error_type != "mismatch" and not tips else None
-        kernels = Allowance(dtype=Dtype.FLOAT32, tolerance=allowed)
+        kernels = Allowance(dtype=allowance.dtype.kernels_in, tolerance=allowed)
         beyond = _beyond_bound(apart, rounded.floor, kernels) if apart else None
         return _mismatch("mismatch", beyond, noise) if beyond else judged
     if tolerance.excess is not None and floor is not None and floor.outputs:
@@ -306,7 +307,7 @@ class _Noise:
 
     @classmethod
     def of_rounded(cls, rounded: Rounded, dtype: Dtype) -> _Noise:
-        noise = cls.of(rounded.kernel, rounded.floor, Dtype.FLOAT32)
+        noise = cls.of(rounded.kernel, rounded.floor, dtype.kernels_in)
         loss = _error(_worst_output(rounded.loss))
         return dataclasses.replace(noise, dtype=dtype, loss=loss, against="from its own rounded weights in float32 ")
 

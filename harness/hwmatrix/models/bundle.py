@@ -113,8 +113,11 @@ class Bundle:
         return self.training or self.manifest.get("samples")
 
     def floor(self, dtype: Dtype) -> NoiseFloor:
-        """The noise floor of the model in a precision; of one that is compared with its own rounded weights there is none."""
-        return NoiseFloor(**{"outputs": None, **self.manifest["floors"].get(dtype.value, {})})
+        """The noise floor of the model in a precision. One that is compared with its own rounded weights has none, but may overflow."""
+        floors = self.manifest["floors"]
+        if dtype.value not in floors:
+            return NoiseFloor(outputs=None, overflows=floors.get(dtype.kernels_in.value, {}).get("overflows", False))
+        return NoiseFloor(**{"outputs": None, **floors[dtype.value]})
 
     def held_out(self) -> HeldOut | None:
         """The examples that a target's answers are judged by; None if there is no task."""

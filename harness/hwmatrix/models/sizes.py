@@ -46,6 +46,7 @@ _COMPUTED_AS: Final = {
     Dtype.INT8_DYNAMIC: Dtype.FLOAT32,
     Dtype.INT8: Dtype.FLOAT32,
     Dtype.INT4: Dtype.FLOAT32,
+    Dtype.INT4_FLOAT16: Dtype.FLOAT16,
 }
 """The precisions that replace the quantized ones on the meta device, which does not support those."""
 
@@ -177,10 +178,10 @@ def _bytes_as(dtype: str, tensors: list[torch.Tensor]) -> int:
 
 
 def _weight_bytes(tensor: torch.Tensor, dtype: Dtype) -> int:
-    """The bytes of a weight, without scales. The quantized precisions store weights in 8 bits, and int4 in 4."""
+    """The bytes of a weight, without scales. The quantized precisions store weights in 8 bits, those of int4 in 4."""
     if dtype not in _COMPUTED_AS or not tensor.is_floating_point():
         return tensor.nbytes
-    return -(-tensor.numel() // 2) if dtype is Dtype.INT4 else tensor.numel()
+    return -(-tensor.numel() // 2) if dtype in {Dtype.INT4, Dtype.INT4_FLOAT16} else tensor.numel()
 
 
 def _distinct(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -23,6 +23,7 @@ _PRECISIONS: Final[Mapping[Dtype, tuple[Dtype, ...]]] = types.MappingProxyType(
         Dtype.INT8_DYNAMIC: (Dtype.INT8, Dtype.FLOAT16, Dtype.FLOAT32),
         Dtype.INT8: (Dtype.FLOAT16, Dtype.FLOAT32),
         Dtype.INT4: (Dtype.INT8, Dtype.INT8_DYNAMIC, Dtype.FLOAT16, Dtype.FLOAT32),
+        Dtype.INT4_FLOAT16: (Dtype.INT4, Dtype.FLOAT16, Dtype.FLOAT32),
         Dtype.DEFAULT: (Dtype.FLOAT32,),
     }
 )

@@ -48,8 +48,9 @@ class Dtype(enum.StrEnum):
     """The precision that a cell's model is given in. docs/precision.md says for each runtime what is rounded, and how.
 
     ``a16w8`` and ``a8w8`` are quantized with calibrated ranges: 16 or 8 bits for activations, 8 for weights. ``int8_dynamic`` has 8 bits
-    for both, and takes the ranges of activations from each input as it runs. ``int8`` and ``int4`` round weights only. ``default`` leaves
-    the choice to the runtime, which then says which of the others it chose on this machine.
+    for both, and takes the ranges of activations from each input as it runs. ``int8`` and ``int4`` round weights only, and
+    ``int4_float16`` is float16 with weights in 4 bits. ``default`` leaves the choice to the runtime, which then says which of the others it
+    chose on this machine.
     """
 
     FLOAT32 = "float32"
@@ -60,7 +61,13 @@ class Dtype(enum.StrEnum):
     INT8_DYNAMIC = "int8_dynamic"
     INT8 = "int8"
     INT4 = "int4"
+    INT4_FLOAT16 = "int4_float16"
     DEFAULT = "default"
+
+    @property
+    def kernels_in(self) -> Dtype:
+        """What kernels for rounded weights multiply in: their own error is compared with the noise floor of this precision."""
+        return Dtype.FLOAT16 if self is Dtype.INT4_FLOAT16 else Dtype.FLOAT32
 
 
 class Instructions(enum.StrEnum):

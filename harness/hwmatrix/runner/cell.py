@@ -38,7 +38,7 @@ from hwmatrix.runner.job import (
 from hwmatrix.targets.protocol import Target, target_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from hwmatrix.runner.job import Send
     from hwmatrix.targets.protocol import Arrays, Compiling, InFloat, Rounding
@@ -171,7 +171,8 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
         progress.found(**_task_findings(task, held_out, bundle.task_detail))
         target.feed(bundle.input_arrays())
     rounds = verdict.incomparable(comparison) is None and allowance.dtype in descriptor_of(job.target.backend).rounds
-    rounded = _rounded(cast("Rounding", target), bundle, outputs, answers, most) if rounds else None
+    floor = bundle.floor(allowance.dtype.kernels_in).outputs or {}
+    rounded = _rounded(cast("Rounding", target), bundle, outputs, answers, most, floor=floor) if rounds else None
     judged = verdict.judge(comparison, placement, allowance, task, held_out, rounded=rounded)
     if rounded is not None and judged.error_type == "precision_loss":
         judged = _judged_before_rounding(job, cast("Rounding", target), bundle, judged)
@@ -216,7 +217,13 @@ def _answers(outputs_of: Callable[[Arrays], dict[str, Any]], bundle: bundles.Bun
 
 
 def _rounded(
-    target: Rounding, bundle: bundles.Bundle, outputs: dict[str, Any], answers: dict[str, Any] | None, most: int
+    target: Rounding,
+    bundle: bundles.Bundle,
+    outputs: dict[str, Any],
+    answers: dict[str, Any] | None,
+    most: int,
+    *,
+    floor: Mapping[str, float],
 ) -> verdict.Rounded | None:
     """The outputs, and the answers to held-out examples, compared with those of the rounded weights in float32.
 
@@ -235,7 +242,7 @@ def _rounded(
     return verdict.Rounded(
         kernel=kernel,
         loss=loss,
-        floor=bundle.floor(Dtype.FLOAT32).outputs or {},
+        floor=floor,
         held_out=apart,
         tipped=_tipped(in_float, nudged, [bundle.input_arrays()]) if nudged else {},
         tipped_held_out=_tipped(in_float, nudged, _held_out_inputs(bundle)) if nudged else {},

@@ -130,7 +130,7 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
     compared = found.compared()
     progress.found(**(dataclasses.asdict(compared.worst) if compared.worst else {}))
     rounds = allowance.dtype in descriptor.rounds and verdict.incomparable(compared) is None
-    rounded = found.rounded(asked) if rounds else None
+    rounded = found.rounded(asked, allowance.dtype.kernels_in) if rounds else None
     judged = verdict.judge(compared, placement, allowance, task, rounded=rounded)
     before = None
     if rounded is not None and judged.error_type == "precision_loss" and in_float32 is not None:
@@ -241,8 +241,8 @@ class _Found:
         """The logits of all steps compared with the reference's, each step as an output of its own."""
         return parity.compare(_by_step(self._logits), _by_step(self._expected))
 
-    def rounded(self, asked: Generation) -> verdict.Rounded | None:
-        """The logits of all steps compared with those of the rounded weights in float32.
+    def rounded(self, asked: Generation, kernels_in: Dtype) -> verdict.Rounded | None:
+        """The logits of all steps compared with those of the rounded weights in float32. ``kernels_in`` is what the kernels multiply in.
 
         None if the target cannot generate with these, or if their logits cannot be compared.
         """
@@ -253,7 +253,7 @@ class _Found:
         kernel, loss = parity.compare(_by_step(self._logits), given), parity.compare(given, _by_step(self._expected))
         if verdict.incomparable(kernel) is not None or verdict.incomparable(loss) is not None:
             return None
-        floor, nudged = self.floor(asked, Dtype.FLOAT32), in_float.nudged()
+        floor, nudged = self.floor(asked, kernels_in), in_float.nudged()
         tipped = parity.compare(self._forced_by(nudged), given).outputs if nudged is not None else ()
         most = max((output.parity.relative_error for output in tipped if output.parity is not None), default=None)
         return verdict.Rounded(
@@ -297,6 +297,8 @@ class _Found:
     def floor(self, asked: Generation, dtype: Dtype) -> NoiseFloor | None:
         """The noise floor of every step: the largest over those of the first prompt."""
         known = asked.floors.get(dtype)
+        if known is None and (kernels := asked.floors.get(dtype.kernels_in)) is not None:
+            return NoiseFloor(outputs=None, overflows=kernels.overflows)
         if known is None or known.outputs is None:
             return known
         largest = max(known.outputs.values())

@@ -110,7 +110,7 @@ def test_a_name_of_the_hub_runs_its_recipe_and_says_so(matrix: LoadedMatrix, ask
 def test_an_unknown_precision_is_reported_with_the_closest(matrix: LoadedMatrix) -> None:
     assert chosen(matrix, "bert", dtypes=("float16", "float16", "a8w8")).dtypes == (Dtype.FLOAT16, Dtype.A8W8)
     assert {*chosen(matrix, "bert", targets=("webnn",), dtypes=("all",)).dtypes} == {
-        Dtype(name) for name in ("float32", "float16", "int8_dynamic", "a8w8", "int4")
+        Dtype(name) for name in ("float32", "float16", "int8_dynamic", "a8w8", "int4", "int4_float16")
     }
     with pytest.raises(ConfigError, match=r"--dtypes: there is no precision 'fp16' \(allowed: a16w8, a8w8, bfloat16"):
         chosen(matrix, "bert", dtypes=("fp16",))

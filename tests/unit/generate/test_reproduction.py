@@ -251,6 +251,7 @@ def test_shared_constants_are_renamed_if_the_cell_did_so(tmp_path: Path, target:
         ("cpu", "int8_dynamic", ["quantize_(model, Int8DynamicActivationInt8WeightConfig())", "dtype = torch.float32"]),
         ("webgpu", "int4", ["MatMulNBitsQuantizer(", '"graph": path.name']),
         ("webnn", "float16", ["convert_float_to_float16("]),
+        ("webgpu", "int4_float16", ["import matmul_nbits_quantizer", "import float16", "model = float16.convert_float_to_float16("]),
         ("executorch", "a8w8", ["convert_pt2e(observed)", "DynamoExporter()"]),
     ],
 )

@@ -281,6 +281,17 @@ def test_inputs_that_are_rounded_to_the_neighboring_step_make_no_kernel_wrong() 
     assert judged_beside(1e-3, held_out=1e-3, tipped=(0, 1e-3)).error_type == "mismatch", "other inputs explain nothing"
 
 
+def test_kernels_that_multiply_in_float16_are_compared_with_its_noise_floor() -> None:
+    of_halves = Tolerance(relative_error=0.1, reason="a test", excess=8, bound=16)
+    found = judged_beside(7e-3, floor=1e-3, dtype=Dtype.INT4_FLOAT16, tolerance=of_halves)
+    assert (found.status, found.excess) == (Status.PASS, pytest.approx(7, rel=1e-3))
+    found = judged_beside(9e-3, floor=1e-3, dtype=Dtype.INT4_FLOAT16, tolerance=of_halves)
+    assert "is 9 times the noise floor of float16 (0.001); 8 times is allowed" in (found.message or "")
+    assert judged_beside(3e-3, floor=None, dtype=Dtype.INT4_FLOAT16, tolerance=of_halves).status is Status.PASS
+    assert judged_beside(3e-3, floor=None, dtype=Dtype.INT4, tolerance=of_halves).error_type == "mismatch"
+    assert judged_beside(1e-3, floor=1e-3, held_out=17e-3, dtype=Dtype.INT4_FLOAT16, tolerance=of_halves).error_type == "mismatch"
+
+
 def test_a_precision_whose_floor_others_simulate_has_a_limit_of_its_own_for_kernels() -> None:
     """The floor of a8w8 is far larger than that of float32, of which its kernels' error is a multiple."""
     simulated = Tolerance(relative_error=0.1, reason="a test", excess=4, bound=8, kernel_excess=100)

@@ -268,6 +268,7 @@ def test_an_invalid_option_value_is_a_mistake() -> None:
     ("dtype", "features", "needs", "error_type"),
     [
         (Dtype.FLOAT16, (), "shader-f16", "webgpu_unsupported_feature"),
+        (Dtype.INT4_FLOAT16, (), "shader-f16", "webgpu_unsupported_feature"),
         (Dtype.BFLOAT16, ("shader-f16",), "bfloat16", "unsupported_dtype"),
     ],
 )
@@ -279,7 +280,7 @@ def test_a_precision_that_the_adapter_or_the_tools_lack_is_unsupported(
     assert (caught.value.needs, caught.value.error_type) == ((needs,), error_type)
 
 
-@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.FLOAT16, Dtype.INT4])
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.FLOAT16, Dtype.INT4, Dtype.INT4_FLOAT16])
 def test_what_the_adapter_has_is_accepted(dtype: Dtype) -> None:
     browser._require(dtype, descriptors.WEBGPU, ("shader-f16",))
     browser._require(dtype, descriptors.WEBNN)

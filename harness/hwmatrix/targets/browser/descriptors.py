@@ -9,8 +9,8 @@ from hwmatrix.records.vocabulary import Backend, Dtype, Execution
 from hwmatrix.targets.onnx.descriptor import EXPORTERS
 
 _BROUGHT: Final = "the browser's software adapter"
-_REDUCED: Final = (Dtype.FLOAT16, Dtype.INT8_DYNAMIC, Dtype.A8W8, Dtype.INT4)
-_ROUNDS: Final = (Dtype.INT8_DYNAMIC, Dtype.A8W8, Dtype.INT4)
+_ROUNDS: Final = (Dtype.INT8_DYNAMIC, Dtype.A8W8, Dtype.INT4, Dtype.INT4_FLOAT16)
+_REDUCED: Final = (Dtype.FLOAT16, *_ROUNDS)
 _VERSIONS: Final = (("ONNX Runtime Web", "onnxruntime_web"),)
 _BROWSER: Final = (
     Option(name="browser", values=("image", "debian", "sparticuz")),

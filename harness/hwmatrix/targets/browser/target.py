@@ -371,7 +371,7 @@ def _choice(options: Mapping[str, Any], key: str, descriptor: Descriptor) -> str
 
 def _require(dtype: Dtype, descriptor: Descriptor, features: Sequence[str] = (_HALF,)) -> None:
     """Raise UnsupportedError if graphs are not converted to a precision, or the adapter, with these features, lacks it."""
-    if dtype is Dtype.FLOAT16 and _HALF not in features:
+    if dtype in {Dtype.FLOAT16, Dtype.INT4_FLOAT16} and _HALF not in features:
         raise UnsupportedError(f"Unsupported feature: {_HALF}", needs=(_HALF,), error_type="webgpu_unsupported_feature")
     if dtype not in descriptor.precisions:
         known = ", ".join(each.value for each in descriptor.precisions if each is not Dtype.FLOAT32)

@@ -40,6 +40,9 @@ _MOVING: Final = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose
 _PRODUCTS: Final = ("MatMul", "Gemm", "Conv")
 _TOLD: Final = 10
 """The operators that a placement names: first those that multiply, each time the most frequent first."""
+_NAMES_A_TYPE: Final = frozenset({"dtype", "to"})
+"""The attributes that say of which type the numbers are that an operator gives."""
+_IN_HALVES: Final = "converted to float16, inputs and outputs in float32"
 _LARGEST: Final = 1 << 30
 """Bytes of a graph that is written as one file."""
 
@@ -65,12 +68,13 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
     with warnings.catch_warnings(), logged_from(logging.ERROR):  # the tools advise to preprocess, through the root logger
         warnings.simplefilter("ignore")  # they use deprecated calls of onnx and numpy
         if dtype is Dtype.FLOAT16:
-            tool = _module("onnxruntime.transformers.float16")
-            model = tool.convert_float_to_float16(_loaded(path), keep_io_types=True)
-            how = "converted to float16, inputs and outputs in float32"
-        elif dtype is Dtype.INT4:
+            model = _in_halves(_loaded(path))
+            how = _IN_HALVES
+        elif dtype in {Dtype.INT4, Dtype.INT4_FLOAT16}:
             model, count = _in_groups(_with_weights_transposed(_loaded(path)))
             how = f"MatMulNBits in groups of {GROUP}: {_some(count)} weights of 4 bits"
+            if dtype is Dtype.INT4_FLOAT16:
+                model, how = _in_halves(model), f"{how}, the rest {_IN_HALVES}"
         elif dtype is Dtype.INT8_DYNAMIC:
             tool = _module("onnxruntime.quantization")
             graph = _with_weights_transposed(_loaded(path))
@@ -88,11 +92,14 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
 def in_float32(path: Path, folder: Path) -> Path | None:
     """Write the graph with float32 numbers in place of its rounded weights. The inputs of products stay rounded, as numbers too.
 
+    So do the numbers of a graph in float16: they become the same ones in float32.
+
     None if it has conversions to integers of another form than :func:`reduced` makes.
     """
     import onnx
 
     model = onnx.load(path)
+    _widen(model.graph)
     known = {tensor.name: tensor for tensor in model.graph.initializer}
     if not all(_is_readable(node, known) for node in model.graph.node):
         return None
@@ -119,7 +126,6 @@ def in_float32(path: Path, folder: Path) -> Path | None:
     del model.graph.node[:], model.graph.initializer[:]
     model.graph.node.extend(nodes)
     model.graph.initializer.extend(kept)
-    del model.graph.value_info[:]
     made = folder / f"{path.stem}-float32.onnx"
     _save(model, made)
     return made
@@ -161,6 +167,31 @@ def executed(path: Path, *, halves: bool) -> str:
     narrow = sum(types.get(value) == onnx.TensorProto.FLOAT16 for value in given)
     wide = sum(types.get(value) == onnx.TensorProto.FLOAT for value in given)
     return f"{told}; of the inputs of products, {narrow} are in float16 and {wide} were cast to float32"
+
+
+def _in_halves(model: Any) -> Any:
+    return _module("onnxruntime.transformers.float16").convert_float_to_float16(model, keep_io_types=True)
+
+
+def _widen(graph: Any) -> None:
+    """Make every number in float16 one in float32, and every conversion to float16 one to float32, which changes nothing."""
+    import onnx
+    from onnx import numpy_helper
+
+    halves = onnx.TensorProto.FLOAT16
+    del graph.value_info[:]
+    for value in graph.output:
+        if value.type.tensor_type.elem_type == halves:
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    for tensor in (*graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))):
+        if tensor.data_type == halves:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+    for attribute in attributes:
+        if attribute.name in _NAMES_A_TYPE and attribute.i == halves:
+            attribute.i = onnx.TensorProto.FLOAT
+        if attribute.HasField("g"):  # of If and Loop
+            _widen(attribute.g)
 
 
 def _in_groups(model: Any) -> tuple[Any, int]:
