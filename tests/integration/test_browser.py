@@ -111,7 +111,7 @@ def test_a_graph_that_the_browser_refuses_is_unsupported_and_the_operator_named(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("column", ["webgpu int4", "webnn float16", "webnn int8_dynamic", "webnn a8w8", "webnn int4"])
+@pytest.mark.parametrize("column", ["webgpu int4", "webnn float16", "webnn int8_dynamic", "webnn a8w8", "webnn int4", "webnn int4_float16"])
 def test_a_model_passes_in_a_reduced_precision_and_loses_what_it_costs(reduced: dict[str, dict[str, Any]], column: str) -> None:
     found = reduced[column]
     assert found["status"] == "pass", found["error"]

@@ -111,8 +111,8 @@ class Rounded:
     """A target's outputs compared with those of the same graph with its rounded weights as float32 numbers.
 
     ``loss`` compares the outputs of that graph with the reference's. ``floor`` are the floors of ``Dtype.kernels_in``, by output.
-    ``tipped`` and ``tipped_held_out`` are by how much, on the same inputs and at most on one batch of held-out inputs, nudged weights change
-    each output (:class:`hwmatrix.targets.protocol.InFloat`): empty if the graph rounds nothing as it runs.
+    ``tipped`` and ``tipped_held_out`` are by how much, on the same inputs and at most on one batch of held-out inputs, nudged weights
+    change each output (:class:`hwmatrix.targets.protocol.InFloat`): empty if the graph rounds nothing as it runs.
     """
 
     kernel: Comparison
