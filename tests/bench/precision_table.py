@@ -45,6 +45,7 @@ TWICE: Final = {
     "int8_dynamic": ("cpu", "onnxruntime", "webnn"),
     "a8w8": ("openvino", "onnxruntime", "webnn"),
     "int4": ("openvino", "onnxruntime", "webgpu", "webnn"),
+    "int4_float16": ("webnn",),
 }
 """The targets that compare twice in each precision (docs/precision.md#compared-twice), and run on a CPU."""
 FULL: Final = """
