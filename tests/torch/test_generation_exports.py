@@ -223,9 +223,8 @@ def test_a_state_that_is_not_reset_is_no_pass(runtime: str, exported: Any) -> No
 @pytest.mark.parametrize(
     ("runtime", "kind", "method"),
     [
-        pytest.param(
-            "onnxruntime", "flaubert", "prefill and decode", marks=pytest.mark.long
-        ),  # adds a token of its own to the text, and drops the mask
+        # It adds a token of its own to the text, and drops the mask.
+        pytest.param("onnxruntime", "flaubert", "prefill and decode", marks=pytest.mark.long),
         ("onnxruntime", "internvl", "prefill and decode"),  # its image has one size
         pytest.param("openvino", "qwen3_asr", "prefill and decode", marks=pytest.mark.long),  # the length of a sound comes from its mask
     ],

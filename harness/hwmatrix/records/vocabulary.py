@@ -66,7 +66,7 @@ class Dtype(enum.StrEnum):
 
     @property
     def kernels_in(self) -> Dtype:
-        """What kernels for rounded weights multiply in: their own error is compared with the noise floor of this precision."""
+        """What a graph with rounded weights computes in: its own error is compared with the noise floor of this precision."""
         return Dtype.FLOAT16 if self is Dtype.INT4_FLOAT16 else Dtype.FLOAT32
 
 

@@ -242,7 +242,7 @@ class _Found:
         return parity.compare(_by_step(self._logits), _by_step(self._expected))
 
     def rounded(self, asked: Generation, kernels_in: Dtype) -> verdict.Rounded | None:
-        """The logits of all steps compared with those of the rounded weights in float32. ``kernels_in`` is what the kernels multiply in.
+        """The logits of all steps compared with those of the rounded weights in float32. ``kernels_in`` is what the graphs compute in.
 
         None if the target cannot generate with these, or if their logits cannot be compared.
         """

@@ -160,8 +160,8 @@ LEFT JOIN latency l ON l.cell_id = m.cell_id;
 
 -- The compatibility matrix: levels from measurements alone. Speed is compared only with the cpu cell of the same run, machine,
 -- isolation, model and settings. cpu_dtype is the precision of that cell: the same one or, where cpu lacks it, float32, in which
--- PyTorch would run the model: for int4, int4_float16, a8w8, a16w8, and what a runtime chooses ("default"). "No slower than cpu" means: its interval is
--- not entirely above that of cpu.
+-- PyTorch would run the model: for int4, int4_float16, a8w8, a16w8, and what a runtime chooses ("default"). "No slower than cpu" means: its
+-- interval is not entirely above that of cpu.
 -- speed_differs: the intervals do not overlap; only then is speed_up meaningful. speed_contended: one of the two cells was disturbed
 -- while it was timed, so that speed_up is only approximate.
 -- A precision that costs the model too much is Low instead of none if the task's metric is still at least 0.9 of the reference's.
