@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,16 @@ def made(forward: Callable[..., Any]) -> tuple[Any, Any, Any]:
     exported, lowered = lowering.make(load, IDS, only="torch")
     with torch.no_grad():
         return exported, lowered, load()(**IDS)["result"]
+
+
+def test_a_program_is_the_same_whether_nodes_share_the_records_of_their_origin_or_copy_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.fx.traceback import NodeSource
+
+    _, shared, _ = made(torch.relu)
+    assert "__deepcopy__" not in vars(NodeSource), "as it was"
+    monkeypatch.setattr(lowering, "_sharing_sources", contextlib.nullcontext)
+    _, copied, _ = made(torch.relu)
+    assert shared.data == copied.data
 
 
 def test_xnnpack_takes_what_it_can_and_the_rest_is_named() -> None:
