@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,7 +16,8 @@ pytest.importorskip("executorch")
 from hwmatrix.errors import CellFailure, UnsupportedError  # noqa: E402 - after the checks that its package is there
 from hwmatrix.measure.divergence import locate  # noqa: E402 - as above
 from hwmatrix.records import Origin  # noqa: E402 - as above
-from hwmatrix.targets.executorch import lowering, runtime, trace  # noqa: E402 - as above
+from hwmatrix.targets.executorch import in_float, lowering, runtime, trace  # noqa: E402 - as above
+from hwmatrix.targets.executorch.in_float import GraphInFloat  # noqa: E402 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,6 +167,29 @@ def test_a_quantized_program_rounds_as_its_samples_show_and_keeps_its_integers()
     found = exported.named(runtime.Program(lowered.data, kernels=lowered.kernels).run(exported.values(IDS)))["result"]
     error = float((found - expected).norm() / expected.norm())
     assert 1e-4 < error < 0.05, "8 bits of activations and weights"
+    given = lowering.arrays_of(IDS)
+    same, other = GraphInFloat(exported), GraphInFloat(exported).nudged()
+    assert difference(found.numpy(), same.outputs(given)["result"]) < error / 10, "kernels and PyTorch round to the same steps"
+    assert difference(other.outputs(given)["result"], same.outputs(given)["result"]) < error / 10
+    assert difference(other.outputs(given)["result"], other.outputs(given)["result"]) == 0, "nudged by the same each time"
+    assert exported.unrounded is not None
+    assert difference(GraphInFloat(exported.unrounded).outputs(given)["result"], expected.numpy()) < 1e-6
+
+
+def test_nudged_are_constants_and_what_integers_stand_for_but_not_the_sizes_of_steps() -> None:
+    exported, _ = lowering.make(model_of(torch.relu), IDS, only="torch", samples=[IDS])
+    nodes = exported.program.module().graph.nodes
+    nudged = [node for node in nodes if in_float.is_nudged(node)]
+    restored = [node for node in nodes if "dequantize" in str(node.target)]
+    assert len(restored) >= 3, "the linear layer's weights, its input, and its result"
+    assert set(restored) <= set(nudged)
+    constants = [node for node in nudged if node.op == "get_attr"]
+    assert {tuple(each.meta["val"].shape) for each in constants} == {(16, 8), (8,)}, "the embedding and the bias"
+
+
+def difference(one: Any, other: Any) -> float:
+    """The relative L2 error."""
+    return float(np.linalg.norm(one - other) / np.linalg.norm(other))
 
 
 def test_a_model_without_anything_to_round_says_so() -> None:

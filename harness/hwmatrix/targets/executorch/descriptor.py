@@ -23,4 +23,5 @@ EXECUTORCH: Final = Descriptor(
     script="executorch",
     generates=True,
     forward_only=(Dtype.A8W8,),
+    rounds=(Dtype.A8W8,),
 )

@@ -47,13 +47,14 @@ class Exported:
     """A model as torch.export has traced it.
 
     ``arguments`` of the program are inputs of the bundle or constants: what the exporter computed from the inputs in advance, and numbers.
-    ``results`` is the structure of its outputs, for :func:`named`.
+    ``results`` is the structure of its outputs, for :func:`named`. ``unrounded`` is the model before it was quantized, if it was.
     """
 
     program: torch.export.ExportedProgram
     arguments: tuple[Any, ...]
     results: Any
     method: str
+    unrounded: Exported | None = None
 
     def values(self, inputs: Tensors) -> list[Any]:
         """Return the arguments of a run with these inputs."""
@@ -172,7 +173,7 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors]) ->
         message = "XNNPACK's quantizer found nothing to round in the graph; float32 works"
         raise UnsupportedError(message, needs=("a linear layer or a convolution",), error_type="nothing_to_quantize")
     method = f"{exported.method}, quantized by PT2E from {len(samples)} inputs: {count} conversions"
-    return dataclasses.replace(exported, program=program, method=method)
+    return dataclasses.replace(exported, program=program, method=method, unrounded=exported)
 
 
 def _by_transformers(model: torch.nn.Module, inputs: Tensors, *, fixed: Sequence[str]) -> Exported:

@@ -14,6 +14,7 @@ from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.executorch import lowering, runtime
 from hwmatrix.targets.executorch.descriptor import EXECUTORCH
 from hwmatrix.targets.executorch.generator import make as make_generator
+from hwmatrix.targets.executorch.in_float import GraphInFloat
 from hwmatrix.targets.torch.device import preload_torch
 
 if TYPE_CHECKING:
@@ -123,6 +124,20 @@ class Executorch:
         """Return the outputs by the reference's names."""
         assert self._exported is not None  # noqa: S101 - the order of the protocol
         return lowering.arrays_of(self._exported.named(result))
+
+    def in_float(self) -> GraphInFloat:
+        """Let PyTorch compute the quantized graph."""
+        assert self._exported is not None  # noqa: S101 - the order of the protocol
+        return GraphInFloat(self._exported)
+
+    def before_rounding(self) -> GraphInFloat:
+        """Let PyTorch compute the exported graph as it was before it was quantized."""
+        assert self._exported is not None  # noqa: S101 - the order of the protocol
+        assert self._exported.unrounded is not None  # noqa: S101 - only in a precision that rounds weights
+        return GraphInFloat(self._exported.unrounded)
+
+    def farthest_weight(self) -> None:
+        """None: the quantizer does not say which weight it made a constant of."""
 
     def placement(self) -> Placement:
         """The share of nodes that XNNPACK executes, as the program has them, with the operators left to the runtime's own kernels."""
