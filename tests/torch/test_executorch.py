@@ -187,6 +187,22 @@ def test_nudged_are_constants_and_what_integers_stand_for_but_not_the_sizes_of_s
     assert {tuple(each.meta["val"].shape) for each in constants} == {(16, 8), (8,)}, "the embedding and the bias"
 
 
+def test_biases_are_rounded_to_the_steps_of_their_product() -> None:
+    load = model_of(torch.relu)
+    exported, _ = lowering.make(load, IDS, only="torch", samples=[IDS])
+    module = exported.program.module()
+    in_float.round_biases(module)
+    (rounded,) = [value for name, value in module.named_buffers() if name.startswith("rounded_bias_of_")]
+    exact = load().linear.bias.detach()
+    (restored,) = [node for node in module.graph.nodes if "dequantize_per_channel" in str(node.target)]
+    (product,) = restored.users
+    weights = getattr(module, restored.args[1].target)
+    steps = (rounded - exact).abs() / (weights * product.args[0].args[1])
+    assert 0 < steps.max() <= 0.5 + 1e-3
+    args, kwargs = exported.called(IDS)
+    assert module(*args, **kwargs)["result"].shape == (1, 4, 8)
+
+
 def difference(one: Any, other: Any) -> float:
     """The relative L2 error."""
     return float(np.linalg.norm(one - other) / np.linalg.norm(other))

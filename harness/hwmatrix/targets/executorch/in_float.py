@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import operator
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -17,12 +18,17 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Arrays
 
 
+_WITH_BIAS: Final = 3
+"""The arguments of a product with a bias, at least: an input, a weight and the bias."""
+
+
 class GraphInFloat:
     """An exported graph that PyTorch runs. It rounds and restores numbers where the graph says so, and computes in float32."""
 
     def __init__(self, exported: Exported, *, nudging: bool = False) -> None:
         self._exported = exported
         module: Any = copy.deepcopy(exported.program.module())
+        round_biases(module)
         module.graph.set_codegen(torch.fx.graph.CodeGen())  # arguments and results without the model's own structure
         module.recompile()
         self._run: Any = _Nudging(module).run if nudging else module
@@ -36,6 +42,39 @@ class GraphInFloat:
     def nudged(self) -> GraphInFloat:
         """The same graph with other weights (:func:`hwmatrix.targets.nudge.nudge`)."""
         return GraphInFloat(self._exported, nudging=True)
+
+
+def round_biases(module: torch.fx.GraphModule) -> None:
+    """Round biases as ExecuTorch does when it serializes a delegate: to 32-bit integers. The graph does not have that.
+
+    Their step is that of the input times that of the weight (``QuantParams.from_bias``, ExecuTorch 1.5).
+    """
+    for node in module.graph.nodes:
+        if node.op != "call_function" or len(node.args) < _WITH_BIAS:
+            continue
+        given, weight, bias = node.args[:_WITH_BIAS]
+        if not (_restores(given) and _restores(weight) and weight.args[0].op == "get_attr" and _is_constant(bias)):
+            continue
+        sizes = _constant(module, weight.args[1]) if _is_constant(weight.args[1]) else torch.tensor(weight.args[1])
+        step = sizes.to(torch.float64) * given.args[1]
+        exact = _constant(module, bias)
+        name = f"rounded_bias_of_{node.name}"
+        module.register_buffer(name, (torch.round(exact.to(torch.float64) / step) * step).to(exact.dtype))
+        with module.graph.inserting_before(node):
+            node.update_arg(2, module.graph.get_attr(name))
+
+
+def _is_constant(argument: Any) -> bool:
+    return isinstance(argument, torch.fx.Node) and argument.op == "get_attr"
+
+
+def _constant(module: torch.fx.GraphModule, node: torch.fx.Node) -> torch.Tensor:
+    return operator.attrgetter(str(node.target))(module).detach()  # type: ignore[no-any-return]
+
+
+def _restores(argument: Any) -> bool:
+    """Whether an argument is restored from integers."""
+    return isinstance(argument, torch.fx.Node) and _is_of_steps(argument) and "dequantize" in str(argument.target)
 
 
 class _Nudging(torch.fx.Interpreter):
@@ -57,7 +96,7 @@ def is_nudged(node: torch.fx.Node) -> bool:
     """Whether a node is a constant that the model computes with, or restores numbers. The sizes of their steps are no such constants."""
     if node.op == "get_attr":
         return not all(map(_is_of_steps, node.users))
-    return _is_of_steps(node) and "dequantize" in str(node.target)
+    return _restores(node)
 
 
 def _is_of_steps(node: torch.fx.Node) -> bool:
