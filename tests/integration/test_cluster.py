@@ -304,6 +304,7 @@ def test_a_machine_that_is_lost_costs_only_its_unfinished_cells(lab: Lab, monkey
                 assert time.monotonic() < until
                 time.sleep(0.05)
             while part.exists():  # while the member makes a snapshot in it
+                assert time.monotonic() < until
                 shutil.rmtree(part, ignore_errors=True)
             running = (worker for worker in lab.client.cluster.workers.values() if worker.state.executing)
             (worker,) = (each for each in running if any(part.name.replace(" ", "-") in task.key for task in each.state.executing))

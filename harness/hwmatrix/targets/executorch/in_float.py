@@ -80,7 +80,7 @@ def _restores(argument: Any) -> bool:
 class _Nudging(torch.fx.Interpreter):
     """Runs a graph with numbers that differ by a few roundings, in each run by the same: its constants, and what is restored from integers.
 
-    Integers restored from activations, too: kernels add and multiply them as integers, where the middle of two steps is frequent.
+    What is restored from activations, too: kernels compute with integers, and what lies beside the middle of two steps may become either.
     """
 
     def run_node(self, n: torch.fx.Node) -> Any:
