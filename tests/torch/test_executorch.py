@@ -168,14 +168,16 @@ def test_a_quantized_program_rounds_as_its_samples_show_and_keeps_its_integers()
     error = float((found - expected).norm() / expected.norm())
     assert 1e-4 < error < 0.05, "8 bits of activations and weights"
     given = lowering.arrays_of(IDS)
-    same, other = GraphInFloat(exported), GraphInFloat(exported).nudged()
+    same, other = GraphInFloat(exported), GraphInFloat(exported).nudged(0)
     assert difference(found.numpy(), same.outputs(given)["result"]) < error, "the same steps, or one number beside the middle of two"
     assert difference(other.outputs(given)["result"], same.outputs(given)["result"]) < error
     assert difference(other.outputs(given)["result"], other.outputs(given)["result"]) == 0, "nudged by the same each time"
+    again = GraphInFloat(exported).nudged(1).outputs(given)["result"]
+    assert difference(again, other.outputs(given)["result"]) > 0, "another draw is another nudge"
     assert exported.unrounded is not None
     before = GraphInFloat(exported.unrounded)
     assert difference(before.outputs(given)["result"], expected.numpy()) < 1e-6
-    assert 0 < difference(before.nudged().outputs(given)["result"], before.outputs(given)["result"]) < 1e-5
+    assert 0 < difference(before.nudged(0).outputs(given)["result"], before.outputs(given)["result"]) < 1e-5
 
 
 def test_nudged_are_constants_and_what_integers_stand_for_but_not_the_sizes_of_steps() -> None:

@@ -117,7 +117,7 @@ def test_openvino_multiplies_integers_as_the_calibrated_graph_says() -> None:
         assert apart(computed(made, given), computed(in_float, given)) < 1e-6
     assert 1e-3 < apart(computed(in_float, first), first @ weights.T) < 0.05
     assert apart(computed(in_float, 4 * first), 4 * first @ weights.T) > 0.1, "what the ranges do not hold is cut off"
-    assert 0 < apart(computed(nudged(in_float), first), computed(in_float, first)) < 1e-6
+    assert 0 < apart(computed(nudged(in_float, 0), first), computed(in_float, first)) < 1e-6
 
 
 def test_int4_on_openvino_rounds_as_documented() -> None:
@@ -353,7 +353,7 @@ def test_onnx_runtime_multiplies_integers_as_the_calibrated_graph_says(tmp_path:
     assert apart(ran(in_float, given), ran(tmp_path / "model.onnx", given)) > 1e-3
     beyond = 4 * given
     assert apart(ran(made, beyond), ran(in_float, beyond)) < 2**-9, "what the ranges do not hold is cut off in both"
-    other = nudged(in_float)
+    other = nudged(in_float, 0)
     assert other is not None
     assert apart(ran(other, given), ran(in_float, given)) < 2**-9
 
@@ -413,10 +413,13 @@ def test_weights_are_nudged_by_a_few_roundings_if_inputs_of_products_are_rounded
     _, path = onnx_linear(tmp_path)
     given = RANDOM.normal(size=(4, 32)).astype(np.float32)
     graph = in_float32(reduced(path, tmp_path, Dtype.INT8_DYNAMIC).path, tmp_path)
-    other = nudged(graph)
+    other = nudged(graph, 0)
     assert other is not None
     assert 0 < apart(ran(other, given), ran(graph, given)) < 1e-6, "of a single product, nothing is rounded behind the weights"
-    assert nudged(in_float32(reduced(path, tmp_path, Dtype.INT4).path, tmp_path)) is None
+    second = nudged(graph, 1)
+    assert second is not None
+    assert 0 < apart(ran(second, given), ran(other, given)) < 1e-6, "another draw is another nudge"
+    assert nudged(in_float32(reduced(path, tmp_path, Dtype.INT4).path, tmp_path), 0) is None
 
 
 def test_scales_have_the_shape_of_their_zero_points(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ SAME_ANSWERS: Final = 0.99
 """The share of answers that must equal the reference's for an approximate pass."""
 TIPPED: Final = 2
 """By how many times what nudged weights change a target may differ: which inputs become another step is chance."""
+DRAWS: Final = 4
+"""How often weights are nudged, each time by other numbers, until that explains a difference: what one draw changes is chance, too."""
 A_STEP: Final = 1 + 255 * 2.0**-11
 """The most steps that rounding takes, where a number is clipped: one, and what 255 steps differ by if their size is rounded to float16."""
 LEAST_FLOOR: Final[Mapping[Dtype, float]] = {
@@ -112,7 +114,8 @@ class Rounded:
 
     ``loss`` compares the outputs of that graph with the reference's. ``floor`` are the floors of ``Dtype.kernels_in``, by output.
     ``tipped`` and ``tipped_held_out`` are by how much, on the same inputs and at most on one batch of held-out inputs, nudged weights
-    change each output (:class:`hwmatrix.targets.protocol.InFloat`): empty if the graph rounds nothing as it runs.
+    change each output (:class:`hwmatrix.targets.protocol.InFloat`): empty if the graph rounds nothing as it runs, or if nothing is left
+    to explain.
     """
 
     kernel: Comparison
@@ -171,6 +174,26 @@ def judge(
         if compared is not None and _error(_worst_output(compared)) > tolerance.relative_error:
             return _mismatch("mismatch", _difference(_worst_output(compared), f"exceeds {tolerance.relative_error:.3g}{where}"))
     return Judgement(status=Status.PASS)
+
+
+def explained(rounded: Rounded, allowance: Allowance) -> bool:
+    """Whether :func:`judge` needs no more nudged weights: no output differs by more than the noise floor or these explain.
+
+    Args:
+        rounded: the outputs compared with those of the rounded weights in float32; each can be compared.
+        allowance: how much the outputs may differ.
+    """
+    allowed = allowance.tolerance.of_kernels
+    if allowance.tolerance.excess is None:  # the fixed limit decides
+        return True
+    if not _is_near(rounded.kernel, rounded, allowed.excess or 0.0, allowance) and not _tips(rounded.kernel, rounded.tipped):
+        return False
+    held_out = rounded.held_out
+    return held_out is None or _is_near(held_out, rounded, allowed.hard_bound, allowance) or _tips(held_out, rounded.tipped_held_out)
+
+
+def _is_near(apart: Comparison, rounded: Rounded, most: float, allowance: Allowance) -> bool:
+    return _Noise.of(apart, rounded.floor, allowance.dtype.kernels_in).excess <= most
 
 
 def judge_before_rounding(judged: Judgement, comparison: Comparison, allowance: Allowance) -> Judgement:

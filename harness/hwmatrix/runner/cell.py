@@ -171,8 +171,7 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
         progress.found(**_task_findings(task, held_out, bundle.task_detail))
         target.feed(bundle.input_arrays())
     rounds = verdict.incomparable(comparison) is None and allowance.dtype in descriptor_of(job.target.backend).rounds
-    floor = bundle.floor(allowance.dtype.kernels_in).outputs or {}
-    rounded = _rounded(cast("Rounding", target), bundle, outputs, answers, most, floor=floor) if rounds else None
+    rounded = _rounded(cast("Rounding", target), bundle, outputs, answers, most, allowance) if rounds else None
     judged = verdict.judge(comparison, placement, allowance, task, held_out, rounded=rounded)
     if rounded is not None and judged.error_type == "precision_loss":
         judged = _judged_before_rounding(job, cast("Rounding", target), bundle, judged)
@@ -216,14 +215,13 @@ def _answers(outputs_of: Callable[[Arrays], dict[str, Any]], bundle: bundles.Bun
     return {name: np.concatenate(kept) for name, kept in answers.items()}
 
 
-def _rounded(
+def _rounded(  # noqa: PLR0917 - what a cell has at this point
     target: Rounding,
     bundle: bundles.Bundle,
     outputs: dict[str, Any],
     answers: dict[str, Any] | None,
     most: int,
-    *,
-    floor: Mapping[str, float],
+    allowance: verdict.Allowance,
 ) -> verdict.Rounded | None:
     """The outputs, and the answers to held-out examples, compared with those of the rounded weights in float32.
 
@@ -238,15 +236,17 @@ def _rounded(
         return None
     held_out = None if answers is None else _answers(in_float.outputs, bundle, most)
     apart = None if answers is None or held_out is None else parity.compare(answers, held_out)
-    nudged = in_float.nudged()
-    return verdict.Rounded(
-        kernel=kernel,
-        loss=loss,
-        floor=floor,
-        held_out=apart,
-        tipped=_tipped(in_float, nudged, [bundle.input_arrays()]) if nudged else {},
-        tipped_held_out=_tipped(in_float, nudged, _held_out_inputs(bundle)) if nudged else {},
-    )
+    rounded = verdict.Rounded(kernel=kernel, loss=loss, floor=bundle.floor(allowance.dtype.kernels_in).outputs or {}, held_out=apart)
+    for draw in range(verdict.DRAWS):
+        nudged = None if verdict.explained(rounded, allowance) else in_float.nudged(draw)
+        if nudged is None:
+            break
+        rounded = dataclasses.replace(
+            rounded,
+            tipped=_tipped(in_float, nudged, [bundle.input_arrays()], rounded.tipped),
+            tipped_held_out=_tipped(in_float, nudged, _held_out_inputs(bundle), rounded.tipped_held_out),
+        )
+    return rounded
 
 
 def _judged_before_rounding(job: CellJob, target: Rounding, bundle: bundles.Bundle, judged: verdict.Judgement) -> verdict.Judgement:
@@ -268,9 +268,9 @@ def _held_out_inputs(bundle: bundles.Bundle) -> Iterator[Arrays]:
             yield {name: array[number] for name, array in held_out.inputs.items()}
 
 
-def _tipped(in_float: InFloat, nudged: InFloat, given: Iterable[Arrays]) -> dict[str, float]:
-    """By output, the largest relative error that nudged weights cause with one of these inputs."""
-    most: dict[str, float] = {}
+def _tipped(in_float: InFloat, nudged: InFloat, given: Iterable[Arrays], before: Mapping[str, float]) -> dict[str, float]:
+    """By output, the largest relative error that nudged weights cause with one of these inputs, or have caused before."""
+    most = dict(before)
     for inputs in given:
         for output in parity.compare(nudged.outputs(inputs), in_float.outputs(inputs)).outputs:
             if output.parity is not None:

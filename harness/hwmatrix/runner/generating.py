@@ -130,7 +130,7 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
     compared = found.compared()
     progress.found(**(dataclasses.asdict(compared.worst) if compared.worst else {}))
     rounds = allowance.dtype in descriptor.rounds and verdict.incomparable(compared) is None
-    rounded = found.rounded(asked, allowance.dtype.kernels_in) if rounds else None
+    rounded = found.rounded(asked, allowance) if rounds else None
     judged = verdict.judge(compared, placement, allowance, task, rounded=rounded)
     before = None
     if rounded is not None and judged.error_type == "precision_loss" and in_float32 is not None:
@@ -241,8 +241,8 @@ class _Found:
         """The logits of all steps compared with the reference's, each step as an output of its own."""
         return parity.compare(_by_step(self._logits), _by_step(self._expected))
 
-    def rounded(self, asked: Generation, kernels_in: Dtype) -> verdict.Rounded | None:
-        """The logits of all steps compared with those of the rounded weights in float32. ``kernels_in`` is what the graphs compute in.
+    def rounded(self, asked: Generation, allowance: verdict.Allowance) -> verdict.Rounded | None:
+        """The logits of all steps compared with those of the rounded weights in float32.
 
         None if the target cannot generate with these, or if their logits cannot be compared.
         """
@@ -253,15 +253,17 @@ class _Found:
         kernel, loss = parity.compare(_by_step(self._logits), given), parity.compare(given, _by_step(self._expected))
         if verdict.incomparable(kernel) is not None or verdict.incomparable(loss) is not None:
             return None
-        floor, nudged = self.floor(asked, kernels_in), in_float.nudged()
-        tipped = parity.compare(self._forced_by(nudged), given).outputs if nudged is not None else ()
-        most = max((output.parity.relative_error for output in tipped if output.parity is not None), default=None)
-        return verdict.Rounded(
-            kernel=kernel,
-            loss=loss,
-            floor=(floor.outputs if floor is not None else None) or {},
-            tipped={} if most is None else dict.fromkeys(given, most),
-        )
+        floor = self.floor(asked, allowance.dtype.kernels_in)
+        rounded = verdict.Rounded(kernel=kernel, loss=loss, floor=(floor.outputs if floor is not None else None) or {})
+        most = 0.0
+        for draw in range(verdict.DRAWS):
+            nudged = None if verdict.explained(rounded, allowance) else in_float.nudged(draw)
+            if nudged is None:
+                break
+            tipped = parity.compare(self._forced_by(nudged), given).outputs
+            most = max([most, *(output.parity.relative_error for output in tipped if output.parity is not None)])
+            rounded = dataclasses.replace(rounded, tipped=dict.fromkeys(given, most))
+        return rounded
 
     def before_rounding(self, allowance: verdict.Allowance) -> tuple[Comparison, verdict.Allowance] | None:
         """The logits of all steps of the graphs as they were before their weights were rounded, compared with the reference's.

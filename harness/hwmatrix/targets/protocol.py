@@ -174,8 +174,8 @@ class InFloat(Protocol):
     def outputs(self, inputs: Arrays) -> dict[str, Array]:
         """Run once. Return host arrays by the reference's output names, as :meth:`Target.outputs` does."""
 
-    def nudged(self) -> InFloat | None:
-        """Prepare the same graph with weights that differ by a few roundings of float32.
+    def nudged(self, draw: int) -> InFloat | None:
+        """Prepare the same graph with weights that differ by a few roundings of float32. Each number of a draw stands for other ones.
 
         Where the inputs of products are rounded as the model runs, one beside the middle of two steps then becomes the other step. None if
         no input is rounded, or if the target's own kernels compute this graph in the same order.
@@ -238,7 +238,7 @@ class GeneratingInFloat(Protocol):
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> tuple[int, ...] | None:
         """As :meth:`Generating.generate`."""
 
-    def nudged(self) -> GeneratingInFloat | None:
+    def nudged(self, draw: int) -> GeneratingInFloat | None:
         """As :meth:`InFloat.nudged`."""
 
 

@@ -281,6 +281,36 @@ def test_inputs_that_are_rounded_to_the_neighboring_step_make_no_kernel_wrong() 
     assert judged_beside(1e-3, held_out=1e-3, tipped=(0, 1e-3)).error_type == "mismatch", "other inputs explain nothing"
 
 
+@pytest.mark.parametrize(
+    ("own", "held_out", "tipped", "excess", "enough"),
+    [
+        (8e-6, None, (0, 0), 16, True),  # the noise floor explains it
+        (1e-3, None, (0, 0), 16, False),
+        (1e-3, None, (6e-4, 0), 16, True),  # nudged weights do
+        (1e-3, None, (4e-4, 0), 16, False),
+        (1e-6, 1e-3, (0, 0), 16, False),  # on held-out inputs
+        (1e-6, 1e-3, (0, 6e-4), 16, True),
+        (1e-3, None, (0, 0), None, True),  # the fixed limit decides
+    ],
+)
+def test_weights_are_nudged_again_while_that_may_explain_more(
+    own: float, held_out: float | None, tipped: tuple[float, float], excess: float | None, *, enough: bool
+) -> None:
+    def apart(error: float) -> Any:
+        return compare({"logits": ONES * (1 + error)}, {"logits": ONES})
+
+    rounded = verdict.Rounded(
+        kernel=apart(own),
+        loss=apart(0.05),
+        floor={"logits": 1e-6},
+        held_out=None if held_out is None else apart(held_out),
+        tipped={"logits": tipped[0]},
+        tipped_held_out={"logits": tipped[1]},
+    )
+    tolerance = Tolerance(relative_error=0.1, reason="a test", excess=excess, bound=excess)
+    assert verdict.explained(rounded, Allowance(dtype=Dtype.INT8_DYNAMIC, tolerance=tolerance)) is enough
+
+
 def test_kernels_that_multiply_in_float16_are_compared_with_its_noise_floor() -> None:
     of_halves = Tolerance(relative_error=0.1, reason="a test", excess=8, bound=16)
     found = judged_beside(7e-3, floor=1e-3, dtype=Dtype.INT4_FLOAT16, tolerance=of_halves)

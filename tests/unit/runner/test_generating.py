@@ -218,7 +218,7 @@ class Rounded:
         own: dict[str, float],
         in_float: dict[str, float] | None = None,
         before: dict[str, float] | None = None,
-        nudged: float | None = None,
+        nudged: tuple[float, ...] = (),
     ) -> None:
         self.own = own
         self.float = in_float
@@ -247,32 +247,34 @@ class Rounded:
         """The third one."""
         return None if self.before is None else Rounded(self.before)
 
-    def nudged(self) -> Rounded | None:
-        """One that is further away."""
-        return None if self.moved is None else Rounded({name: factor * self.moved for name, factor in self.own.items()})
+    def nudged(self, draw: int) -> Rounded | None:
+        """One that is further away: how far depends on the draw."""
+        return Rounded({name: factor * self.moved[draw] for name, factor in self.own.items()}) if self.moved else None
 
 
 @pytest.mark.parametrize(
     ("own", "in_float", "before", "nudged", "error_type", "step", "prompt", "exported"),
     [
-        (1.05, 1.05, 1.05, None, None, None, None, False),  # rounding costs less than is allowed, and the kernels are right
-        (1.3, 1.3, None, None, "precision_loss", 1, "longer", False),  # it costs more than is allowed
-        (1.3, 1.3, 1.00001, None, "precision_loss", 1, "longer", False),  # and the graph was right before
-        (1.3, 1.3, 1.3, None, "mismatch", 1, "longer", False),  # it was wrong before
-        (1.3, 1.3, 1.01, None, "shape_specialized", 1, "longer", True),  # and an export is right for one length
-        (1.3, 1.3, math.nan, None, "shape_specialized", 1, "longer", True),  # or fails
-        (1.3, 1.3, math.nan, None, "mismatch", 1, "longer", False),
-        (1.05, 1.0, 1.0, None, "mismatch", 1, "longer", False),  # the kernels are wrong, by less than rounding may cost
-        (1.05, 1.0, 1.0, 1.04, None, None, None, False),  # inputs that are rounded to the neighbouring step explain it
-        (1.05, None, None, None, None, None, None, False),  # there is nothing to compare with: the fixed limit decides
-        (1.3, None, None, None, "mismatch", 1, "longer", False),
+        (1.05, 1.05, 1.05, (), None, None, None, False),  # rounding costs less than is allowed, and the kernels are right
+        (1.3, 1.3, None, (), "precision_loss", 1, "longer", False),  # it costs more than is allowed
+        (1.3, 1.3, 1.00001, (), "precision_loss", 1, "longer", False),  # and the graph was right before
+        (1.3, 1.3, 1.3, (), "mismatch", 1, "longer", False),  # it was wrong before
+        (1.3, 1.3, 1.01, (), "shape_specialized", 1, "longer", True),  # and an export is right for one length
+        (1.3, 1.3, math.nan, (), "shape_specialized", 1, "longer", True),  # or fails
+        (1.3, 1.3, math.nan, (), "mismatch", 1, "longer", False),
+        (1.05, 1.0, 1.0, (), "mismatch", 1, "longer", False),  # the kernels are wrong, by less than rounding may cost
+        (1.05, 1.0, 1.0, (1.04,), None, None, None, False),  # inputs that are rounded to the neighbouring step explain it
+        (1.05, 1.0, 1.0, (1.001, 1.04, 1.0), None, None, None, False),  # in one of several draws
+        (1.05, 1.0, 1.0, (1.001, 1.0, 1.001, 1.0, 1.04), "mismatch", 1, "longer", False),  # in none of the four that are made
+        (1.05, None, None, (), None, None, None, False),  # there is nothing to compare with: the fixed limit decides
+        (1.3, None, None, (), "mismatch", 1, "longer", False),
     ],
 )
 def test_rounded_weights_are_compared_twice(  # noqa: PLR0917 - a row of the table
     own: float,
     in_float: float | None,
     before: float | None,
-    nudged: float | None,
+    nudged: tuple[float, ...],
     error_type: str | None,
     step: int | None,
     prompt: str | None,
@@ -291,14 +293,14 @@ def test_rounded_weights_are_compared_twice(  # noqa: PLR0917 - a row of the tab
 
 @pytest.mark.parametrize(("steps", "error_type"), [(0.5, "precision_loss"), (3.0, "mismatch")])
 def test_weights_that_cost_too_much_are_compared_with_those_that_they_were_made_from(steps: float, error_type: str) -> None:
-    judged, kept = judged_twice(1.3, 1.3, 1.00001, None, exported=True, steps=steps)
+    judged, kept = judged_twice(1.3, 1.3, 1.00001, (), exported=True, steps=steps)
     assert judged.error_type == error_type
     assert ("a weight is rounded wrong: layer.weight is 3 of its steps" in (judged.message or "")) is (error_type == "mismatch")
     assert (kept.facts["failing_step"], kept.facts["failing_prompt"]) == (1, "longer")
 
 
 def judged_twice(
-    own: float, in_float: float | None, before: float | None, nudged: float | None, *, exported: bool, steps: float | None = None
+    own: float, in_float: float | None, before: float | None, nudged: tuple[float, ...], *, exported: bool, steps: float | None = None
 ) -> tuple[verdict.Judgement, Kept]:
     """The verdict on a target whose logits of the second prompt are the expected ones times ``own``, and the facts."""
     prompts = [

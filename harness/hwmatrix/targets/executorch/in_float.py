@@ -25,13 +25,13 @@ _WITH_BIAS: Final = 3
 class GraphInFloat:
     """An exported graph that PyTorch runs. It rounds and restores numbers where the graph says so, and computes in float32."""
 
-    def __init__(self, exported: Exported, *, nudging: bool = False) -> None:
+    def __init__(self, exported: Exported, *, draw: int | None = None) -> None:
         self._exported = exported
         module: Any = copy.deepcopy(exported.program.module())
         round_biases(module)
         module.graph.set_codegen(torch.fx.graph.CodeGen())  # arguments and results without the model's own structure
         module.recompile()
-        self._run: Any = _Nudging(module).run if nudging else module
+        self._run: Any = module if draw is None else _Nudging(module, draw).run
 
     def outputs(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         """One forward pass."""
@@ -39,9 +39,9 @@ class GraphInFloat:
             results = self._run(*self._exported.values(lowering.tensors_of(inputs)))
         return lowering.arrays_of(self._exported.named(results))
 
-    def nudged(self) -> GraphInFloat:
+    def nudged(self, draw: int) -> GraphInFloat:
         """The same graph with other weights (:func:`hwmatrix.targets.nudge.nudge`)."""
-        return GraphInFloat(self._exported, nudging=True)
+        return GraphInFloat(self._exported, draw=draw)
 
 
 def round_biases(module: torch.fx.GraphModule) -> None:
@@ -83,12 +83,16 @@ class _Nudging(torch.fx.Interpreter):
     What is restored from activations, too: kernels compute with integers, and what lies beside the middle of two steps may become either.
     """
 
+    def __init__(self, module: torch.fx.GraphModule, draw: int) -> None:
+        super().__init__(module)
+        self._draw = draw
+
     def run_node(self, n: torch.fx.Node) -> Any:
         """Compute a node."""
         value = super().run_node(n)
         if not (is_nudged(n) and isinstance(value, torch.Tensor) and value.dtype is torch.float32):
             return value
-        random = np.random.default_rng(zlib.crc32(n.name.encode()))
+        random = np.random.default_rng([self._draw, zlib.crc32(n.name.encode())])
         return torch.from_numpy(nudge(value.detach().numpy(), random))
 
 

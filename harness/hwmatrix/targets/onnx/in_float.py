@@ -42,9 +42,9 @@ class GraphInFloat:
         arrays = dict(zip(self._wanted.values(), results, strict=True))
         return {name: array.astype(np.float32) if np.issubdtype(array.dtype, np.floating) else array for name, array in arrays.items()}
 
-    def nudged(self) -> Self | None:
+    def nudged(self, draw: int) -> Self | None:
         """The same graph with other weights (:func:`hwmatrix.targets.onnx.weights.nudged`)."""
-        path = nudged(self._graph)
+        path = nudged(self._graph, draw)
         if path is None:
             return None
         other = copy.copy(self)
@@ -69,9 +69,9 @@ class GenerationInFloat(OnnxGenerator):
         super().__init__(graphs, lambda path: _session(path, threads))
         self._threads = threads
 
-    def nudged(self) -> Self | None:
+    def nudged(self, draw: int) -> Self | None:
         """The same graphs with other weights. None if none of them rounds an input of a product as it runs."""
-        made = {graph.path: nudged(graph.path) for graph in self._export.graphs}
+        made = {graph.path: nudged(graph.path, draw) for graph in self._export.graphs}
         if not any(made.values()):
             return None
         return type(self)(with_graphs(self._export, lambda path: made[path] or path), self._threads)

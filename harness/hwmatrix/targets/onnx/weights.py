@@ -131,8 +131,8 @@ def in_float32(path: Path, folder: Path) -> Path | None:
     return made
 
 
-def nudged(path: Path) -> Path | None:
-    """Write a graph of :func:`in_float32` whose matrices all differ by a few roundings of float32, up or down.
+def nudged(path: Path, draw: int) -> Path | None:
+    """Write a graph of :func:`in_float32` whose matrices all differ by a few roundings of float32, up or down by the draw's number.
 
     None if it rounds no input of a product, so that nothing can become another step.
     """
@@ -142,11 +142,11 @@ def nudged(path: Path) -> Path | None:
     model = onnx.load(path)
     if not _count(model, "DynamicQuantizeLinear") and not _count(model, "Round"):
         return None
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(draw)
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) > 1:  # an exponent must stay what it is
             tensor.CopyFrom(numpy_helper.from_array(nudge(numpy_helper.to_array(tensor), random), tensor.name))
-    made = path.with_stem(f"{path.stem}-nudged")
+    made = path.with_stem(f"{path.stem}-nudged-{draw}")
     _save(model, made)
     return made
 

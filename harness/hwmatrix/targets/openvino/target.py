@@ -63,17 +63,17 @@ class _InFloat:
         self._request.infer()
         return _read(self._request, self._names)
 
-    def nudged(self) -> _InFloat | None:
+    def nudged(self, draw: int) -> _InFloat | None:
         """The same graph with other weights (:func:`hwmatrix.targets.openvino.weights.nudged`), if it rounds inputs of products."""
         if self._program is None:
             return None
-        return _InFloat(nudged(self._program), self._compile, self._names, rounding=True)
+        return _InFloat(nudged(self._program, draw), self._compile, self._names, rounding=True)
 
 
 class _GeneratingInFloat(OpenVinoGenerator):
     """Graphs whose weights are float32 numbers."""
 
-    def nudged(self) -> None:
+    def nudged(self, draw: int) -> None:
         """None: no precision that generates rounds inputs of products as it runs."""
 
 

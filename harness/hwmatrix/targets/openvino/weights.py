@@ -125,12 +125,12 @@ def _places(weight: Any) -> list[tuple[str, int]]:
     return sorted(places)
 
 
-def nudged(program: Any) -> Any:
-    """A copy of a graph of :func:`in_float32` whose matrices all differ by a few roundings of float32, up or down."""
+def nudged(program: Any, draw: int) -> Any:
+    """A copy of a graph of :func:`in_float32` whose matrices all differ by a few roundings of float32, up or down by the draw's number."""
     from openvino import opset13
 
     copy = program.clone()
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(draw)
     for operation in copy.get_ops():
         if _kind(operation) == "f32" and sum(size > 1 for size in operation.get_output_shape(0)) > 1:
             other = nudge(np.array(operation.data), random)

@@ -124,7 +124,7 @@ class _InFloat:
             found = flatten_outputs(model(**self._target.placed(inputs), **call_options(model)))
         return {name: tensor.cpu().numpy() for name, tensor in found.items()}
 
-    def nudged(self) -> None:
+    def nudged(self, draw: int) -> None:
         """None: PyTorch's own kernels compute both."""
 
 
@@ -140,5 +140,5 @@ class _GeneratingInFloat:
         with self._in_float32.swapped():
             self._target.generate(prompt, on_step, forced=forced)
 
-    def nudged(self) -> None:
+    def nudged(self, draw: int) -> None:
         """None: PyTorch's own kernels compute both."""
