@@ -53,14 +53,45 @@ def made(forward: Callable[..., Any]) -> tuple[Any, Any, Any]:
         return exported, lowered, load()(**IDS)["result"]
 
 
-def test_a_program_is_the_same_whether_nodes_share_the_records_of_their_origin_or_copy_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shortcut", ["_sharing_sources", "_compiling_what_is_called"])
+@pytest.mark.parametrize("samples", [(), (IDS,)], ids=["float32", "a8w8"])
+def test_a_program_is_the_same_without_each_shortcut(monkeypatch: pytest.MonkeyPatch, shortcut: str, samples: Any) -> None:
+    def lowered() -> bytes:
+        found: bytes = lowering.make(model_of(torch.relu), IDS, only="torch", samples=samples)[1].data
+        return found
+
+    short = lowered()
+    monkeypatch.setattr(lowering, shortcut, contextlib.nullcontext)
+    assert short == lowered()
+
+
+def test_shortcuts_end_with_the_lowering_and_its_graphs_can_still_be_called_and_printed() -> None:
     from torch.fx.traceback import NodeSource
 
-    _, shared, _ = made(torch.relu)
+    before = torch.fx.GraphModule.recompile
+    exported, _, expected = made(torch.relu)
     assert "__deepcopy__" not in vars(NodeSource), "as it was"
-    monkeypatch.setattr(lowering, "_sharing_sources", contextlib.nullcontext)
-    _, copied, _ = made(torch.relu)
-    assert shared.data == copied.data
+    assert torch.fx.GraphModule.recompile is before
+    assert "_code" not in vars(torch.fx.GraphModule)
+    module = exported.program.module()
+    assert "embedding" in module.code
+    torch.testing.assert_close(exported.named(torch.utils._pytree.tree_leaves(module(IDS)))["result"], expected)
+
+
+def test_a_graph_is_compiled_when_it_is_called_or_printed_and_not_when_it_changes() -> None:
+    with lowering._compiling_what_is_called():
+        module = torch.fx.symbolic_trace(torch.nn.ReLU())
+        assert "_code" not in vars(module)
+        assert module(torch.tensor([-1.0, 2.0])).tolist() == [0.0, 2.0]
+        (node,) = [node for node in module.graph.nodes if node.op == "call_function"]
+        node.target = torch.neg
+        node.kwargs = {}
+        module.recompile()
+        assert "_code" not in vars(module)
+        assert "neg" in str(module)
+        assert module(torch.tensor([-1.0, 2.0])).tolist() == [1.0, -2.0]
+        module.recompile()
+    assert module(torch.tensor([-1.0, 2.0])).tolist() == [1.0, -2.0], "also later"
 
 
 def test_xnnpack_takes_what_it_can_and_the_rest_is_named() -> None:
