@@ -211,6 +211,31 @@ def test_a_quantized_program_rounds_as_its_samples_show_and_keeps_its_integers()
     assert 0 < difference(before.nudged(0).outputs(given)["result"], before.outputs(given)["result"]) < 1e-5
 
 
+def test_the_values_of_a_quantized_graph_are_those_that_its_rounding_makes_and_named_by_what_is_rounded() -> None:
+    """What XNNPACK makes one operator of with its rounding has no other value."""
+    exported, _ = lowering.make(model_of(lambda x: torch.softmax(torch.relu(x), -1)), IDS, only="torch", samples=[IDS])
+    found = trace.trace_graph(exported, IDS)
+    operators = {step.name: step.operator for step in found.steps}
+    assert [operators[name] for name in found.values] == ["embedding.default", "linear.default", "softmax.int"], "and relu with the product"
+    assert found.results == {"result": "softmax"}
+    for name, value in found.values.items():
+        assert np.any(value != 0)
+        np.testing.assert_allclose(value, found.expected[name], atol=1e-6, err_msg=name)
+
+
+def test_a_wrong_kernel_is_found_in_a_quantized_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    exported, _ = lowering.make(model_of(lambda x: torch.softmax(torch.relu(x), -1)), IDS, only="torch", samples=[IDS])
+    computed = runtime.Program.run
+
+    def wrong(self: Any, arguments: Any) -> Any:
+        table, product, result = computed(self, arguments)
+        return table, product * 1.1, result * 1.1
+
+    monkeypatch.setattr(runtime.Program, "run", wrong)
+    found = locate(trace.trace_graph(exported, IDS), {"result": np.ones((1, 4, 8), np.float32)}, 0.3, within=1e-3)
+    assert (found.origin, found.operator) == (Origin.STEP, "linear.default")
+
+
 def test_nudged_are_constants_and_what_integers_stand_for_but_not_the_sizes_of_steps() -> None:
     exported, _ = lowering.make(model_of(torch.relu), IDS, only="torch", samples=[IDS])
     nodes = exported.program.module().graph.nodes

@@ -81,7 +81,10 @@ class Task(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A verdict. ``error_type`` and ``message`` say why it is not a pass; ``loss`` and ``excess`` are None if the floor is not known."""
+    """A verdict. ``error_type`` and ``message`` say why it is not a pass; ``loss`` and ``excess`` are None if the floor is not known.
+
+    ``allowed`` is the relative L2 error that was allowed between the target and its own rounded weights in float32, of a mismatch there.
+    """
 
     status: Status
     error_type: str | None = None
@@ -89,6 +92,7 @@ class Judgement:
     loss: float | None = None
     excess: float | None = None
     approximate: bool | None = None
+    allowed: float | None = None
 
     @property
     def computes_right(self) -> bool:
@@ -157,14 +161,7 @@ def judge(
     floor, tolerance = allowance.floor, allowance.tolerance
     worst = _worst_output(comparison)
     if tolerance.excess is not None and rounded is not None:
-        noise = _Noise.of_rounded(rounded, allowance.dtype)
-        allowed = tolerance.of_kernels
-        judged = _by_floor(noise, worst, allowed, task, tips=_tips(rounded.kernel, rounded.tipped))
-        tips = rounded.held_out is not None and _tips(rounded.held_out, rounded.tipped_held_out)
-        apart = rounded.held_out if judged.error_type != "mismatch" and not tips else None
-        kernels = Allowance(dtype=allowance.dtype.kernels_in, tolerance=allowed)
-        beyond = _beyond_bound(apart, rounded.floor, kernels) if apart else None
-        return _mismatch("mismatch", beyond, noise) if beyond else judged
+        return _by_rounded(rounded, worst, allowance, task)
     if tolerance.excess is not None and floor is not None and floor.outputs:
         noise = _Noise.of(comparison, floor.outputs, allowance.dtype)
         judged = _by_floor(noise, worst, tolerance, task)
@@ -174,6 +171,19 @@ def judge(
         if compared is not None and _error(_worst_output(compared)) > tolerance.relative_error:
             return _mismatch("mismatch", _difference(_worst_output(compared), f"exceeds {tolerance.relative_error:.3g}{where}"))
     return Judgement(status=Status.PASS)
+
+
+def _by_rounded(rounded: Rounded, worst: OutputRecord, allowance: Allowance, task: Task | None) -> Judgement:
+    noise, allowed = _Noise.of_rounded(rounded, allowance.dtype), allowance.tolerance.of_kernels
+    judged = _by_floor(noise, worst, allowed, task, tips=_tips(rounded.kernel, rounded.tipped))
+    if judged.error_type == "mismatch":
+        tipped = TIPPED * rounded.tipped.get(noise.output.name, 0.0)
+        return dataclasses.replace(judged, allowed=max((allowed.excess or 0.0) * noise.floor, tipped))
+    tips = rounded.held_out is not None and _tips(rounded.held_out, rounded.tipped_held_out)
+    apart = None if tips else rounded.held_out
+    kernels = Allowance(dtype=allowance.dtype.kernels_in, tolerance=allowed)
+    beyond = _beyond_bound(apart, rounded.floor, kernels) if apart else None
+    return _mismatch("mismatch", beyond, noise) if beyond else judged
 
 
 def explained(rounded: Rounded, allowance: Allowance) -> bool:

@@ -75,7 +75,8 @@ def _locate(progress: Progress, end: End) -> None:
     try:
         trace = end.target.trace(end.bundle)
         if trace is not None:
-            progress.diverges(divergence.locate(trace, end.bundle.expected_arrays(), end.tolerance.relative_error))
+            found = divergence.locate(trace, end.bundle.expected_arrays(), end.tolerance.relative_error, within=end.allowed)
+            progress.diverges(found)
     except Exception as failure:  # noqa: BLE001 - a failed search does not change the verdict
         reason = str(failure) if isinstance(failure, TraceError) else f"{type(failure).__name__}: {failure}"
         progress.diverges(Divergence(origin=Origin.UNKNOWN, detail=cut(reason, _MESSAGE_LIMIT)))
@@ -148,7 +149,7 @@ def _run_stages(job: CellJob, progress: Progress) -> End:
     last = target.device_use()
     progress.found(device_processes=last.other_processes if last else None)
     problem = error(judged.error_type, judged.message or "") if judged.error_type is not None else None
-    return End(status=judged.status, error=problem, target=target, bundle=bundle, tolerance=allowance.tolerance)
+    return End(status=judged.status, error=problem, target=target, bundle=bundle, tolerance=allowance.tolerance, allowed=judged.allowed)
 
 
 def _judged(  # noqa: PLR0917 - what a cell has at this point

@@ -70,13 +70,17 @@ class CellJob:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class End:
-    """The verdict of a cell that went through all its stages, and what tracing a mismatch needs."""
+    """The verdict of a cell that went through all its stages, and what tracing a mismatch needs.
+
+    ``allowed`` is how far the target may be from its own rounded weights in float32 if it is wrong there.
+    """
 
     status: Status
     error: dict[str, Any] | None
     target: Target
     bundle: Bundle
     tolerance: Tolerance
+    allowed: float | None = None
 
 
 class Progress:

@@ -12,7 +12,11 @@ _NUDGE: Final = np.float32(2.0**-21)
 
 def nudge(values: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndarray[Any, Any]:
     """Float32 numbers, each a little larger or smaller. One that would become infinite stays: a mask is the lowest finite number."""
-    signs = random.choice(np.array([-1, 1], np.float32), values.shape)
     with np.errstate(over="ignore"):
-        other = values * (1 + _NUDGE * signs)
+        other = values * factors(values.shape, random)
     return np.where(np.isfinite(other), other, values)
+
+
+def factors(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray[Any, Any]:
+    """What numbers are multiplied by to become a little larger or smaller."""
+    return 1 + _NUDGE * random.choice(np.array([-1, 1], np.float32), shape)

@@ -197,3 +197,13 @@ def test_a_wrong_output_that_no_step_produces() -> None:
     found = begins(Trace(steps=(), values={"z": off("z", 0.5)}, expected=RIGHT, results={"logits": "z"}, against="elsewhere"))
     assert (found.origin, found.detail) == (Origin.UNKNOWN, "no step was found")
     assert found.relative_error == pytest.approx(0.5)
+
+
+def test_a_graph_with_rounded_weights_is_compared_with_itself_alone() -> None:
+    """It may be far from the model, for which another number is allowed."""
+    model = {"logits": off("z", 0.4)}
+    assert locate(trace(b=0.05, y=0.04, z=0.03), model, 0.2).origin is Origin.GRAPH
+    assert locate(trace(b=0.05, y=0.04, z=0.03), {"logits": RIGHT["z"]}, 0.2).origin is Origin.FUSED
+    found = locate(trace(a=1e-6, b=0.05, y=0.04, z=0.03), model, 0.2, within=1e-3)
+    assert (found.origin, found.at, found.operator) == (Origin.STEP, "second", "Softmax")
+    assert locate(trace(z=1e-4), model, 0.2, within=1e-3).origin is Origin.FUSED

@@ -271,6 +271,15 @@ def test_a_kernel_that_is_wrong_on_held_out_inputs_alone_is_wrong() -> None:
     assert judged_beside(1e-6, held_out=1e-3).error_type == "mismatch"
 
 
+def test_a_mismatch_with_the_own_rounded_weights_tells_how_far_the_target_may_be_from_them() -> None:
+    """Where it begins is looked for with that."""
+    assert judged_beside(20e-6).allowed == pytest.approx(16e-6)
+    assert judged_beside(1e-3, tipped=(4e-4, 0)).allowed == pytest.approx(8e-4)
+    assert judged_beside(8e-6).allowed is None
+    assert judged_beside(8e-6, loss=0.5).error_type == "precision_loss"
+    assert judged_beside(8e-6, loss=0.5).allowed is None
+
+
 def test_inputs_that_are_rounded_to_the_neighboring_step_make_no_kernel_wrong() -> None:
     """Weights that differ by a few roundings show how much that changes."""
     assert judged_beside(1e-6, held_out=1e-3, tipped=(0, 6e-4)).status is Status.PASS

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hwmatrix.targets.executorch import lowering
-from hwmatrix.targets.nudge import nudge
+from hwmatrix.targets.nudge import factors
 
 if TYPE_CHECKING:
     from hwmatrix.targets.executorch.lowering import Exported
@@ -53,7 +53,7 @@ def round_biases(module: torch.fx.GraphModule) -> None:
         if node.op != "call_function" or len(node.args) < _WITH_BIAS:
             continue
         given, weight, bias = node.args[:_WITH_BIAS]
-        if not (_restores(given) and _restores(weight) and weight.args[0].op == "get_attr" and _is_constant(bias)):
+        if not (is_restoring(given) and is_restoring(weight) and weight.args[0].op == "get_attr" and _is_constant(bias)):
             continue
         sizes = _constant(module, weight.args[1]) if _is_constant(weight.args[1]) else torch.tensor(weight.args[1])
         step = sizes.to(torch.float64) * given.args[1]
@@ -72,9 +72,14 @@ def _constant(module: torch.fx.GraphModule, node: torch.fx.Node) -> torch.Tensor
     return operator.attrgetter(str(node.target))(module).detach()  # type: ignore[no-any-return]
 
 
-def _restores(argument: Any) -> bool:
+def is_restoring(argument: Any) -> bool:
     """Whether an argument is restored from integers."""
     return isinstance(argument, torch.fx.Node) and _is_of_steps(argument) and "dequantize" in str(argument.target)
+
+
+def is_quantizing(node: torch.fx.Node) -> bool:
+    """Whether a node rounds numbers to integers."""
+    return _is_of_steps(node) and not is_restoring(node)
 
 
 class _Nudging(torch.fx.Interpreter):
@@ -86,21 +91,28 @@ class _Nudging(torch.fx.Interpreter):
     def __init__(self, module: torch.fx.GraphModule, draw: int) -> None:
         super().__init__(module)
         self._draw = draw
+        self._factors: dict[str, torch.Tensor] = {}
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Compute a node."""
         value = super().run_node(n)
         if not (is_nudged(n) and isinstance(value, torch.Tensor) and value.dtype is torch.float32):
             return value
-        random = np.random.default_rng([self._draw, zlib.crc32(n.name.encode())])
-        return torch.from_numpy(nudge(value.detach().numpy(), random))
+        other = value * self._factors_of(n.name, value)
+        return torch.where(torch.isfinite(other), other, value)
+
+    def _factors_of(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        if name not in self._factors:
+            random = np.random.default_rng([self._draw, zlib.crc32(name.encode())])
+            self._factors[name] = torch.from_numpy(factors(tuple(value.shape), random))
+        return self._factors[name]
 
 
 def is_nudged(node: torch.fx.Node) -> bool:
     """Whether a node is a constant that the model computes with, or restores numbers. The sizes of their steps are no such constants."""
     if node.op == "get_attr":
         return not all(map(_is_of_steps, node.users))
-    return _restores(node)
+    return is_restoring(node)
 
 
 def _is_of_steps(node: torch.fx.Node) -> bool:
