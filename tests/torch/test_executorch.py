@@ -211,6 +211,28 @@ def test_a_quantized_program_rounds_as_its_samples_show_and_keeps_its_integers()
     assert 0 < difference(before.nudged(0).outputs(given)["result"], before.outputs(given)["result"]) < 1e-5
 
 
+def test_positions_that_are_put_together_stay_integers() -> None:
+    """XNNPACK's quantizer would round what is concatenated, whatever it is."""
+
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.table, self.linear = torch.nn.Embedding(16, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, input_ids: Any) -> dict[str, Any]:
+            return {"result": torch.cat([self.linear(self.table(torch.cat([input_ids, input_ids + 1], -1)))] * 2, -1)}
+
+    exported, lowered = lowering.make(lambda: Twice().eval(), IDS, only="torch", samples=[IDS])
+    found = exported.named(runtime.Program(lowered.data, kernels=lowered.kernels).run(exported.values(IDS)))["result"]
+    with torch.no_grad():
+        expected = Twice().eval()(**IDS)["result"]
+    assert found.shape == (1, 8, 16)
+    assert difference(found.numpy(), expected.numpy()) < 0.05
+    rounding = [node for node in exported.program.graph.nodes if in_float.is_quantizing(node)]
+    assert len(rounding) == 3, "before and behind the product, and what is put together of it"
+
+
 def test_the_values_of_a_quantized_graph_are_those_that_its_rounding_makes_and_named_by_what_is_rounded() -> None:
     """What XNNPACK makes one operator of with its rounding has no other value."""
     exported, _ = lowering.make(model_of(lambda x: torch.softmax(torch.relu(x), -1)), IDS, only="torch", samples=[IDS])

@@ -155,10 +155,18 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors]) ->
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
     class Quantizer(XNNPACKQuantizer):  # type: ignore[misc]
-        """XNNPACK's, without a step that turns numbers into tensors of float32, also those that are added to integer positions."""
+        """XNNPACK's, which leaves integers alone. It takes some for activations, and makes float32 of numbers that are added to them."""
 
         def transform_for_annotation(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
             return model
+
+        def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
+            annotated: torch.fx.GraphModule = super().annotate(model)
+            for node in annotated.graph.nodes:
+                rounding = node.meta.get("quantization_annotation")
+                if rounding is not None and any(map(_is_whole, (node, *rounding.input_qspec_map))):
+                    del node.meta["quantization_annotation"]
+            return annotated
 
     config = get_symmetric_quantization_config(is_per_channel=True)
     observed = prepare_pt2e(exported.program.module(), Quantizer().set_global(config))
@@ -174,6 +182,12 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors]) ->
         raise UnsupportedError(message, needs=("a linear layer or a convolution",), error_type="nothing_to_quantize")
     method = f"{exported.method}, quantized by PT2E from {len(samples)} inputs: {count} conversions"
     return dataclasses.replace(exported, program=program, method=method, unrounded=exported)
+
+
+def _is_whole(node: torch.fx.Node) -> bool:
+    """Whether a node's value is a tensor of integers."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and not value.is_floating_point()
 
 
 def _by_transformers(model: torch.nn.Module, inputs: Tensors, *, fixed: Sequence[str]) -> Exported:
