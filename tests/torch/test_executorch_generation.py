@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,21 @@ pytest.importorskip("executorch")
 from generation_faults import NEW, RULE, bundle_for, ended, random_model  # noqa: E402 - after the checks that its package is there
 
 from hwmatrix.models.generation_export import GraphInput  # noqa: E402 - as above
+from hwmatrix.records import Dtype  # noqa: E402 - as above
 from hwmatrix.targets.executorch import generator, lowering, runtime, target  # noqa: E402 - as above
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+
+def test_a_mask_leaves_something_of_the_scores_in_a8w8(shared_cache: Path) -> None:
+    """Eager attention would not: its scores are rounded together with the lowest number of float32."""
+    plan = dataclasses.replace(random_model("gpt2"), new_tokens=0)
+    found = ended(plan, bundle_for(plan, shared_cache / "bundles"), "executorch", dtype=Dtype.A8W8)
+    assert found["verdict"] == "pass", found["error"]
+    assert 1e-4 < found["facts"]["loss"] < 0.05, "0.18 with eager attention"
 
 
 @pytest.fixture(scope="module")

@@ -170,8 +170,11 @@ def _with_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
 EXPORTERS: Final[dict[str, Callable[[Bundle, Path], dict[str, Any]]]] = {TRANSFORMERS: _with_transformers, TORCH: _with_torch}
 
 
-def loaded(bundle: Bundle, *, cache: bool = False) -> torch.nn.Module:
-    """The model with eager attention, as in the reference, and experts as one batched product."""
+def loaded(bundle: Bundle, *, attention: str | None = "eager", cache: bool = False) -> torch.nn.Module:
+    """The model with eager attention, as in the reference, and experts as one batched product.
+
+    ``attention`` is another implementation, or None for the default of transformers.
+    """
     import torch
     import transformers
 
@@ -180,7 +183,7 @@ def loaded(bundle: Bundle, *, cache: bool = False) -> torch.nn.Module:
     logging: Any = transformers.utils.logging
     logging.set_verbosity_error()
     torch.set_num_threads(1)
-    model: Any = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, cache=cache)
+    model: Any = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=attention, cache=cache)
     with_batched_experts(model)
     return model  # type: ignore[no-any-return]
 

@@ -78,7 +78,7 @@ class Executorch:
 
     def load(self, bundle: Bundle) -> int:
         """Load the PyTorch model for the export. Return its number of parameters."""
-        self._bundle, self._model = bundle, loaded(bundle)
+        self._bundle, self._model = bundle, self._loaded_from(bundle)
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def prepare(self, inputs: Arrays) -> str:
@@ -101,7 +101,15 @@ class Executorch:
         """The loaded model, and for a second export the same anew: the first one may have changed it."""
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         model, self._model = self._model, None
-        return loaded(self._bundle) if model is None else model
+        return self._loaded_from(self._bundle) if model is None else model
+
+    def _loaded_from(self, bundle: Bundle) -> torch.nn.Module:
+        """The model. To be quantized, with the attention that transformers uses by default.
+
+        Eager attention adds its mask in an operator of its own, which the quantizer rounds like any other: in steps of 1e36, which leave
+        nothing of the scores.
+        """
+        return loaded(bundle, attention=None if self._settings.dtype is Dtype.A8W8 else "eager")
 
     def precision(self) -> None:
         """Return None: the program fixes the precision."""
