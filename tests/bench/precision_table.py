@@ -43,7 +43,7 @@ ORDER BY position
 TWICE: Final = {
     "int8": ("cpu", "openvino"),
     "int8_dynamic": ("cpu", "onnxruntime", "webnn"),
-    "a8w8": ("openvino", "onnxruntime", "webnn"),
+    "a8w8": ("openvino", "onnxruntime", "webnn", "executorch"),
     "int4": ("openvino", "onnxruntime", "webgpu", "webnn"),
     "int4_float16": ("webnn",),
 }
