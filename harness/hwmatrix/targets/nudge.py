@@ -19,4 +19,4 @@ def nudge(values: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndarr
 
 def factors(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray[Any, Any]:
     """What numbers are multiplied by to become a little larger or smaller."""
-    return 1 + _NUDGE * random.choice(np.array([-1, 1], np.float32), shape)
+    return np.asarray(1 + _NUDGE * random.choice(np.array([-1, 1], np.float32), shape))  # a single number is an array, too
