@@ -37,7 +37,7 @@ FROM matrix WHERE size = 'tiny' AND coalesce(precision, dtype) <> 'float32' AND 
 """
 ROUNDED: Final = """
 SELECT model, target, dtype, status, error_type, loss, excess, quality, quality_reference
-FROM matrix WHERE size = 'tiny' AND new_tokens = 0 AND status IN ('pass', 'mismatch', 'unsupported')
+FROM matrix WHERE size = 'tiny' AND new_tokens = 0 AND status IN ('pass', 'mismatch', 'unsupported', 'timeout')
 ORDER BY position
 """
 TWICE: Final = {
