@@ -164,7 +164,7 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors]) ->
             annotated: torch.fx.GraphModule = super().annotate(model)
             for node in annotated.graph.nodes:
                 rounding = node.meta.get("quantization_annotation")
-                if rounding is not None and any(map(_is_whole, (node, *rounding.input_qspec_map))):
+                if rounding is not None and any(map(_holds_integers, (node, *rounding.input_qspec_map))):
                     del node.meta["quantization_annotation"]
             return annotated
 
@@ -184,7 +184,7 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors]) ->
     return dataclasses.replace(exported, program=program, method=method, unrounded=exported)
 
 
-def _is_whole(node: torch.fx.Node) -> bool:
+def _holds_integers(node: torch.fx.Node) -> bool:
     """Whether a node's value is a tensor of integers."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and not value.is_floating_point()
