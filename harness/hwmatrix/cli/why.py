@@ -117,6 +117,7 @@ def _measurement_lines(cell: CellRow) -> Iterator[tuple[str, str]]:
         yield (f"  precision:  {cell.precision.value}, as the runtime reports", "")
     if cell.relative_error is not None:
         yield (f"  parity:     relative error {numbers.scientific(cell.relative_error)}, cosine {cell.cosine:.6f}{_noise(cell)}", "")
+    yield from _rounded_lines(cell)
     if cell.quality is not None:
         yield (f"  task:       {plain(_quality(cell))}", "")
     elif cell.quality_detail is not None:
@@ -156,11 +157,33 @@ def _generation(cell: CellRow) -> str:
 
 def _noise(cell: CellRow) -> str:
     """The noise floor of the precision, and the target's error as a multiple of it."""
-    if cell.loss is None or cell.excess is None:
+    if cell.loss is None or cell.excess is None or cell.kernel_error is not None:
         return ""
-    approximate = "; approximate: it passes because it does the task as well as the reference" if cell.approximate else ""
     dtype = cell.precision or cell.dtype
-    return f"; noise floor of {dtype.value} {numbers.scientific(cell.loss)}, excess {numbers.times(cell.excess)}{approximate}"
+    floor = f"; noise floor of {dtype.value} {numbers.scientific(cell.loss)}, excess {numbers.times(cell.excess)}"
+    return f"{floor}{_approximate(cell)}"
+
+
+def _approximate(cell: CellRow) -> str:
+    return "; approximate: it passes because it does the task as well as the reference" if cell.approximate else ""
+
+
+def _rounded_lines(cell: CellRow) -> Iterator[tuple[str, str]]:
+    """The distance from the target's own rounded weights in float32, if it was compared with these."""
+    if cell.kernel_error is None:
+        return
+    dtype = (cell.precision or cell.dtype).kernels_in
+    floor = f", {numbers.times(cell.excess)} the noise floor of {dtype.value}" if cell.excess is not None else ""
+    loss = f"; these are {numbers.scientific(cell.loss)} from the reference" if cell.loss is not None else ""
+    apart = f"{numbers.scientific(cell.kernel_error)} from its own rounded weights in float32{floor}{loss}{_approximate(cell)}"
+    yield (f"  kernels:    {apart}", "")
+    if cell.nudged_error is not None:
+        moved = numbers.scientific(cell.nudged_error)
+        yield (f"  nudged:     weights that differ by eight roundings move the output by {moved}; twice is allowed", "")
+    if cell.quality_kernel_error is not None:
+        moved = numbers.scientific(cell.quality_nudged_error)
+        nudged = f", nudged weights move it by {moved}" if cell.quality_nudged_error is not None else ""
+        yield (f"  held-out:   {numbers.scientific(cell.quality_kernel_error)} from its own rounded weights in float32{nudged}", "")
 
 
 def _quality(cell: CellRow) -> str:

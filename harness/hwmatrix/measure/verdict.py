@@ -130,6 +130,30 @@ class Rounded:
     tipped_held_out: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kernels:
+    """How far a target is from its own rounded weights in float32, as relative L2 errors, and how much of it nudged weights explain.
+
+    ``kernel_error`` is that of the output whose excess is given, ``nudged_error`` the most that nudged weights move this output by; None if
+    none ran. The other two are the same for the held-out inputs of a task, and for the output with the largest excess there.
+    """
+
+    kernel_error: float | None = None
+    nudged_error: float | None = None
+    quality_kernel_error: float | None = None
+    quality_nudged_error: float | None = None
+
+
+def kernels(rounded: Rounded, allowance: Allowance) -> Kernels:
+    """The distances that decide, and what explains them, of outputs that were compared with those of the rounded weights in float32."""
+    here = _Noise.of(rounded.kernel, rounded.floor, allowance.dtype.kernels_in).output
+    found = Kernels(kernel_error=_error(here), nudged_error=rounded.tipped.get(here.name))
+    if rounded.held_out is None:
+        return found
+    there = _Noise.of(rounded.held_out, rounded.floor, allowance.dtype.kernels_in).output
+    return dataclasses.replace(found, quality_kernel_error=_error(there), quality_nudged_error=rounded.tipped_held_out.get(there.name))
+
+
 def judge(
     comparison: Comparison,
     placement: Placement,
@@ -175,14 +199,14 @@ def judge(
 
 def _by_rounded(rounded: Rounded, worst: OutputRecord, allowance: Allowance, task: Task | None) -> Judgement:
     noise, allowed = _Noise.of_rounded(rounded, allowance.dtype), allowance.tolerance.of_kernels
-    judged = _by_floor(noise, worst, allowed, task, tips=_tips(rounded.kernel, rounded.tipped))
+    nudged = rounded.tipped.get(noise.output.name)
+    judged = _by_floor(noise, worst, allowed, task, tips=_tips(rounded.kernel, rounded.tipped), nudged=nudged)
     if judged.error_type == "mismatch":
-        tipped = TIPPED * rounded.tipped.get(noise.output.name, 0.0)
-        return dataclasses.replace(judged, allowed=max((allowed.excess or 0.0) * noise.floor, tipped))
+        return dataclasses.replace(judged, allowed=max((allowed.excess or 0.0) * noise.floor, TIPPED * (nudged or 0.0)))
     tips = rounded.held_out is not None and _tips(rounded.held_out, rounded.tipped_held_out)
     apart = None if tips else rounded.held_out
-    kernels = Allowance(dtype=allowance.dtype.kernels_in, tolerance=allowed)
-    beyond = _beyond_bound(apart, rounded.floor, kernels) if apart else None
+    of_kernels = Allowance(dtype=allowance.dtype.kernels_in, tolerance=allowed)
+    beyond = _beyond_bound(apart, rounded.floor, of_kernels, rounded.tipped_held_out) if apart else None
     return _mismatch("mismatch", beyond, noise) if beyond else judged
 
 
@@ -287,12 +311,20 @@ def _unusable_outputs(comparison: Comparison, allowance: Allowance, where: str =
     return dataclasses.replace(problem, message=f"{problem.message}{where}")
 
 
-def _beyond_bound(held_out: Comparison, floors: Mapping[str, float], allowance: Allowance) -> str | None:
+def _beyond_bound(
+    held_out: Comparison, floors: Mapping[str, float], allowance: Allowance, tipped: Mapping[str, float] | None = None
+) -> str | None:
     """Why the outputs on held-out inputs are wrong although those that are judged first are not; None if they are not wrong."""
     noise, bound = _Noise.of(held_out, floors, allowance.dtype), allowance.tolerance.hard_bound
     if noise.excess <= bound:
         return None
-    return _difference(noise.output, f"on held-out inputs {_times(noise)}; at most {bound:g} times is allowed")
+    more = _or_nudged((tipped or {}).get(noise.output.name))
+    return _difference(noise.output, f"on held-out inputs {_times(noise)}; at most {bound:g} times is allowed{more}")
+
+
+def _or_nudged(error: float | None) -> str:
+    """What else is allowed where nudged weights cause this error."""
+    return "" if error is None else f", or {TIPPED} times the {error:.3g} by which nudged weights move it"
 
 
 def _tips(apart: Comparison, tipped: Mapping[str, float]) -> bool:
@@ -345,8 +377,10 @@ class _Noise:
         return dataclasses.replace(noise, dtype=dtype, loss=loss, against="from its own rounded weights in float32 ")
 
 
-def _by_floor(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None, *, tips: bool = False) -> Judgement:
-    """``tips``: the neighboring step explains the excess."""
+def _by_floor(
+    noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None, *, tips: bool = False, nudged: float | None = None
+) -> Judgement:
+    """``tips``: the neighboring step explains the excess. ``nudged``: the error that it explains in the output with the largest excess."""
     allowed = tolerance.excess or 0.0
     if noise.excess <= allowed or tips:
         reason = _unusable_precision(noise, worst, tolerance, task)
@@ -355,7 +389,8 @@ def _by_floor(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Ta
         return Judgement(status=Status.PASS, loss=noise.loss, excess=noise.excess, approximate=False)
     if noise.excess <= tolerance.hard_bound and task is not None and _done_as_well(task) and task.agreement >= SAME_ANSWERS:
         return Judgement(status=Status.PASS, loss=noise.loss, excess=noise.excess, approximate=True)
-    return _mismatch("mismatch", _difference(noise.output, f"{_times(noise)}; {allowed:g} times is allowed"), noise)
+    how = f"{_times(noise)}; {allowed:g} times is allowed{_or_nudged(nudged)}"
+    return _mismatch("mismatch", _difference(noise.output, how), noise)
 
 
 def _times(noise: _Noise) -> str:

@@ -45,6 +45,11 @@ class Measured:
     largest logit. ``loss`` is the relative L2 error that the precision alone causes, ``excess`` the target's error as a multiple of it,
     ``approximate`` whether the cell passed only because the task is done as well (:mod:`hwmatrix.measure.verdict`).
 
+    Of a target that is compared with its own rounded weights in float32: ``kernel_error`` is its distance from these, a relative L2 error,
+    of the output whose excess is given, and ``nudged_error`` the most that weights which differ by eight roundings move this output by;
+    NULL: they did not run, as nothing was left to explain. ``quality_kernel_error`` and ``quality_nudged_error`` are the same on
+    the held-out examples (:class:`hwmatrix.measure.verdict.Kernels`). ``excess`` is then a multiple of the noise floor of float32.
+
     ``quality`` is the share of held-out examples of the model's task that are right here, with its 95 % interval, ``quality_reference``
     that of the reference on the same examples, NULL where its own answers count as right
     (:class:`hwmatrix.models.learning.quality.Quality`). ``quality_error`` is the relative L2 error of the worst output over these examples.
@@ -91,6 +96,8 @@ class Measured:
     loss: Annotated[float | None, Since(schema=8)] = None
     excess: Annotated[float | None, Since(schema=8)] = None
     approximate: Annotated[bool | None, Since(schema=8)] = None
+    kernel_error: Annotated[float | None, Since(schema=14)] = None
+    nudged_error: Annotated[float | None, Since(schema=14)] = None
     quality_metric: Annotated[str | None, Since(schema=8)] = None
     quality: Annotated[Share | None, Since(schema=8)] = None
     quality_reference: Annotated[Share | None, Since(schema=8)] = None
@@ -100,6 +107,8 @@ class Measured:
     quality_kl: Annotated[float | None, Since(schema=8)] = None
     quality_cosine: Annotated[float | None, Since(schema=8)] = None
     quality_error: Annotated[float | None, Since(schema=8)] = None
+    quality_kernel_error: Annotated[float | None, Since(schema=14)] = None
+    quality_nudged_error: Annotated[float | None, Since(schema=14)] = None
     quality_inputs: Annotated[Count | None, Since(schema=8)] = None
     quality_detail: Annotated[str | None, Since(schema=8)] = None
     load_ms: Milliseconds | None = None

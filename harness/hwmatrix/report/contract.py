@@ -138,6 +138,12 @@ class ParityEntry:
     ``loss`` is the relative L2 error that the precision alone causes in this model, simulated on the CPU; ``excess`` is the target's error
     as a multiple of that noise floor; ``approximate`` says that the cell passes only because it does its task as well. They are null if
     the noise floor is not known or did not decide.
+
+    ``kernel_error`` is not null if the target was compared with its own rounded weights in float32: its distance from these, a relative L2
+    error, of the output whose excess is given. ``loss`` is then the error of those weights, and ``excess`` the distance as a multiple of
+    the noise floor of float32 (of ``int4_float16``: of float16). ``nudged_error`` is the most that weights which differ by eight roundings
+    move this output by: a distance of up to twice as much is allowed, too. It is null if they did not run: the noise
+    floor explains the distance, or the graph rounds nothing as it runs.
     """
 
     relative_error: float | None
@@ -146,6 +152,8 @@ class ParityEntry:
     loss: float | None = None
     excess: float | None = None
     approximate: bool | None = None
+    kernel_error: float | None = None
+    nudged_error: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -155,7 +163,8 @@ class QualityEntry:
     ``value`` is the target's, ``reference`` the reference's on the same ``inputs``, ``interval`` the 95 % interval of ``value``.
     ``agreement`` is the share of answers that equal the reference's. ``kl`` is the mean divergence of its probabilities from the
     reference's in nats, null for embeddings; ``cosine`` the mean cosine between both outputs; ``relative_error`` the relative L2 error of
-    the worst output over all inputs. Without a ``metric``, ``detail`` says why there is none.
+    the worst output over all inputs. Without a ``metric``, ``detail`` says why there is none. ``kernel_error`` and ``nudged_error`` are
+    those of :class:`ParityEntry` on the held-out inputs.
     """
 
     metric: str | None
@@ -168,6 +177,8 @@ class QualityEntry:
     cosine: float | None
     relative_error: float | None
     detail: str | None
+    kernel_error: float | None = None
+    nudged_error: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

@@ -238,6 +238,8 @@ def _parity(cell: CellRow) -> ParityEntry | None:
         loss=cell.loss,
         excess=cell.excess,
         approximate=cell.approximate,
+        kernel_error=cell.kernel_error,
+        nudged_error=cell.nudged_error,
     )
 
 
@@ -255,6 +257,8 @@ def _quality(cell: CellRow) -> QualityEntry | None:
         cosine=cell.quality_cosine,
         relative_error=cell.quality_error,
         detail=cell.quality_detail,
+        kernel_error=cell.quality_kernel_error,
+        nudged_error=cell.quality_nudged_error,
     )
 
 

@@ -26,6 +26,7 @@ _ADDED: Final = {
     11: "how the time between tokens changes",
     12: "how models were compiled",
     13: "the peak memory of inference alone",
+    14: "how far targets are from their own rounded weights",
 }
 """What a version of the schema added, as docs/storage.md lists it."""
 

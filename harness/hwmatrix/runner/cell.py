@@ -174,6 +174,8 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
     rounds = verdict.incomparable(comparison) is None and allowance.dtype in descriptor_of(job.target.backend).rounds
     rounded = _rounded(cast("Rounding", target), bundle, outputs, answers, most, allowance) if rounds else None
     judged = verdict.judge(comparison, placement, allowance, task, held_out, rounded=rounded)
+    if rounded is not None:
+        progress.found(**dataclasses.asdict(verdict.kernels(rounded, allowance)))
     if rounded is not None and judged.error_type == "precision_loss":
         judged = _judged_before_rounding(job, cast("Rounding", target), bundle, judged)
     if rounded is not None and judged.error_type == "precision_loss":

@@ -132,6 +132,8 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
     rounds = allowance.dtype in descriptor.rounds and verdict.incomparable(compared) is None
     rounded = found.rounded(asked, allowance) if rounds else None
     judged = verdict.judge(compared, placement, allowance, task, rounded=rounded)
+    if rounded is not None:
+        progress.found(**dataclasses.asdict(verdict.kernels(rounded, allowance)))
     before = None
     if rounded is not None and judged.error_type == "precision_loss" and in_float32 is not None:
         allowed = verdict.Allowance(dtype=Dtype.FLOAT32, tolerance=in_float32, floor=found.floor(asked, Dtype.FLOAT32))

@@ -64,6 +64,30 @@ def test_a_cell_that_passes_says_how_well(database: Path, capsys: pytest.Capture
     assert "as script:" not in told, "there must be no failure to reproduce"
 
 
+ROUNDED = {
+    "dtype": "a8w8", "relative_error": 0.031, "loss": 0.03, "excess": 52_000.0, "kernel_error": 0.0052, "nudged_error": 0.0044,
+    "quality_metric": "accuracy", "quality": 1.0, "quality_reference": 1.0, "quality_agreement": 1.0, "quality_low": 0.9,
+    "quality_high": 1.0, "quality_inputs": 64, "quality_detail": "classes", "quality_kernel_error": 0.006, "quality_nudged_error": 0.005,
+}  # fmt: skip
+
+
+def test_a_cell_that_passes_because_nudged_weights_explain_its_distance_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as made:
+        made.run()
+        made.shard("openvino", "openvino")
+        made.cell(made.plan("bert", "openvino", dtype="a8w8", cell_key="bert/openvino/a8w8"), "openvino", **ROUNDED)
+    told = ask(capsys, "why", "bert", "openvino", "--database", str(path))
+    assert "parity:     relative error 3.1e-02, cosine 1.000000\n" in told
+    apart = "5.2e-03 from its own rounded weights in float32, 52,000× the noise floor of float32; these are 3.0e-02 from the reference"
+    assert f"kernels:    {apart}\n" in told
+    assert "nudged:     weights that differ by eight roundings move the output by 4.4e-03; twice is allowed\n" in told
+    assert "held-out:   6.0e-03 from its own rounded weights in float32, nudged weights move it by 5.0e-03\n" in told
+    (cell,) = json.loads(ask(capsys, "show", "--database", str(path), "--format", "json"))["cells"]
+    assert (cell["parity"]["kernel_error"], cell["parity"]["nudged_error"]) == (0.0052, 0.0044)
+    assert (cell["quality"]["kernel_error"], cell["quality"]["nudged_error"]) == (0.006, 0.005)
+
+
 @pytest.mark.parametrize("name", ["bert", "google-bert/bert-base-uncased", "bert-base-uncased", "Bert_Base", "google-bert/bert-base"])
 def test_a_model_is_found_by_its_name_on_the_hub(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     path = tmp_path / "m.duckdb"

@@ -290,6 +290,32 @@ def test_inputs_that_are_rounded_to_the_neighboring_step_make_no_kernel_wrong() 
     assert judged_beside(1e-3, held_out=1e-3, tipped=(0, 1e-3)).error_type == "mismatch", "other inputs explain nothing"
 
 
+def test_a_mismatch_tells_what_nudged_weights_would_explain() -> None:
+    here = judged_beside(1e-3, tipped=(4e-4, 0)).message or ""
+    assert "; 16 times is allowed, or 2 times the 0.0004 by which nudged weights move it (" in here
+    there = judged_beside(1e-6, held_out=1e-3, tipped=(0, 3e-4)).message or ""
+    assert "; at most 16 times is allowed, or 2 times the 0.0003 by which nudged weights move it (" in there
+    assert "nudged" not in (judged_beside(1e-3).message or ""), "none were drawn"
+
+
+def test_the_distance_from_the_own_rounded_weights_is_that_of_the_output_with_the_largest_excess() -> None:
+    given = {"loud": ONES, "quiet": ONES}
+    rounded = verdict.Rounded(
+        kernel=compare({"loud": ONES * 1.01, "quiet": ONES * 1.002}, given),
+        loss=compare(given, given),
+        floor={"loud": 1e-3, "quiet": 1e-5},
+        held_out=compare({"quiet": ONES * 1.004}, {"quiet": ONES}),
+    )
+    allowed = allowance(None)
+    found = verdict.kernels(rounded, dataclasses.replace(allowed, dtype=Dtype.A8W8))
+    assert (found.kernel_error, found.quality_kernel_error) == (pytest.approx(2e-3, rel=1e-3), pytest.approx(4e-3, rel=1e-3))
+    assert (found.nudged_error, found.quality_nudged_error) == (None, None)
+    nudged = dataclasses.replace(rounded, tipped={"loud": 0.5, "quiet": 1.5e-3}, tipped_held_out={"loud": 0.7, "quiet": 2.5e-3})
+    found = verdict.kernels(nudged, dataclasses.replace(allowed, dtype=Dtype.A8W8))
+    assert (found.nudged_error, found.quality_nudged_error) == (1.5e-3, 2.5e-3)
+    assert verdict.kernels(dataclasses.replace(nudged, held_out=None), allowed).quality_kernel_error is None
+
+
 @pytest.mark.parametrize(
     ("own", "held_out", "tipped", "excess", "enough"),
     [

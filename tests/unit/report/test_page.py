@@ -205,7 +205,8 @@ def test_a_page_of_one_cell(tmp_path: Path) -> None:
     assert document["cells"]["key"] == {"same": "bert/cpu"}
 
 
-SINCE_12 = "how models were compiled, the peak memory of inference alone"
+SINCE_13 = "the peak memory of inference alone, how far targets are from their own rounded weights"
+SINCE_12 = f"how models were compiled, {SINCE_13}"
 SINCE_11 = f"how the time between tokens changes, {SINCE_12}"
 SINCE_10 = f"generation by prompt length, {SINCE_11}"
 SINCE_8 = f"the quality of models on their tasks, generation, {SINCE_10}"
@@ -223,8 +224,9 @@ SINCE_6 = f"whose memory was measured, adaptations of failed cells, {SINCE_8}"
         ("9", f"it lacks {SINCE_10}."),
         ("10", f"it lacks {SINCE_11}."),
         ("11", f"it lacks {SINCE_12}."),
-        ("12", "it lacks the peak memory of inference alone."),
-        ("13", None),
+        ("12", f"it lacks {SINCE_13}."),
+        ("13", "it lacks how far targets are from their own rounded weights."),
+        ("14", None),
     ],
 )
 def test_a_page_names_what_an_older_schema_lacks(tmp_path: Path, version: str, lacking: str | None) -> None:

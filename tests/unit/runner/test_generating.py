@@ -289,6 +289,8 @@ def test_rounded_weights_are_compared_twice(  # noqa: PLR0917 - a row of the tab
         assert judged.loss == pytest.approx(in_float - 1.0, abs=1e-6)
         assert judged.excess is not None
         assert (judged.excess > 8.0) is (own != in_float)
+        assert kept.facts["kernel_error"] == pytest.approx(abs(own / in_float - 1), abs=1e-6)
+        assert kept.facts["nudged_error"] == (pytest.approx(max(nudged[:4]) - 1, rel=1e-3) if nudged else None)
 
 
 @pytest.mark.parametrize(("steps", "error_type"), [(0.5, "precision_loss"), (3.0, "mismatch")])

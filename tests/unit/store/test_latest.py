@@ -304,7 +304,7 @@ def test_an_older_database_can_be_merged(tmp_path: Path) -> None:
         connection.execute("DROP TABLE timings; UPDATE meta SET value = '6' WHERE key = 'schema_version'")
     both = merged(tmp_path, old, RECORDED)
     with reading(both) as connection:
-        assert connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() == ("13",)
+        assert connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() == ("14",)
     known = {cell.cell_key: (cell.status, cell.level, cell.p50_ms) for cell in read(RECORDED).cells}
     found = {cell.cell_key: (cell.status, cell.level, cell.p50_ms) for cell in read(both).cells}
     assert found[BERT][0] is Status.MISMATCH

@@ -84,6 +84,20 @@ const Evidence = (() => {
       silent && el("p", {class: "hint"}, "The emulator's times say nothing about speed, and are not shown."));
   }
 
+  // Of a target that is compared with its own rounded weights in float32, "loss" is the error of these, and "excess" its distance from them.
+  function errors(cell) {
+    if (cell.kernel_error === null) return [
+      ["Noise floor", cell.loss === null ? null : `${Text.scientific(cell.loss)} (what ${cell.precision || cell.dtype} alone costs this model, on the CPU)`],
+      ["Excess", cell.excess === null ? null : `${Text.times(cell.excess)} the noise floor of its output`],
+    ];
+    const floor = cell.excess === null ? "" : ` (${Text.times(cell.excess)} the noise floor of ${cell.kernels_in})`;
+    return [
+      ["Loss of its rounded weights", cell.loss === null ? null : `${Text.scientific(cell.loss)} (these in float32, against the reference)`],
+      ["Distance from these", `${Text.scientific(cell.kernel_error)}${floor}`],
+      ["Nudged weights", cell.nudged_error === null ? null : `move the output by ${Text.scientific(cell.nudged_error)}; twice as much is allowed`],
+    ];
+  }
+
   function placement(cell) {
     if (cell.on_target === null && cell.placement === null && cell.relative_error === null && cell.max_error === null) return null;
     return part("Placement and parity", facts([
@@ -91,8 +105,7 @@ const Evidence = (() => {
       ["How that is known", cell.placement],
       ["Computed in", cell.precision === null ? null : `${cell.precision}, as the runtime reports`],
       ["Relative error", cell.relative_error === null ? null : `${Text.scientific(cell.relative_error)} (L2, against the reference)`],
-      ["Noise floor", cell.loss === null ? null : `${Text.scientific(cell.loss)} (what ${cell.precision || cell.dtype} alone costs this model, on the CPU)`],
-      ["Excess", cell.excess === null ? null : `${Text.times(cell.excess)} the noise floor of its output`],
+      ...errors(cell),
       ["Largest error", cell.max_error === null ? null : Text.scientific(cell.max_error)],
       ["Cosine", cell.cosine === null ? null : Text.number(cell.cosine, 6)],
     ]));
@@ -105,6 +118,8 @@ const Evidence = (() => {
       ["Reference", cell.quality_reference === null ? null : Text.percent(cell.quality_reference)],
       ["Same answers as the reference", Text.percent(cell.agreement)],
       ["Relative L2 error on them", cell.held_out_error === null ? null : Text.scientific(cell.held_out_error)],
+      ["Distance from its rounded weights on them", cell.held_out_kernel_error === null ? null : Text.scientific(cell.held_out_kernel_error)],
+      ["Nudged weights on them", cell.held_out_nudged_error === null ? null : `move the outputs by ${Text.scientific(cell.held_out_nudged_error)}; twice as much is allowed`],
       ["Inputs and answers", cell.task_detail],
     ]));
   }
