@@ -225,6 +225,13 @@ def test_weights_in_a_precision_are_judged_by_it_and_the_placement_tells_how_the
         assert facts["excess"] < 100 or facts["kernel_error"] <= explained, "an activation may become the other step"
 
 
+def test_weights_that_nncf_smooths_before_it_rounds_them_are_not_called_wrong(shared_cache: Path) -> None:
+    found = ended(Dtype.A8W8, shared_cache / "bundles", allowed=1e-3)
+    assert found["verdict"] == "mismatch"
+    assert "a weight is rounded wrong" not in found["error"]["message"]
+    assert found["error"]["type"] == "precision_loss" or adds_in_16_bits(), found["error"]
+
+
 def test_without_hints_rounded_weights_are_multiplied_as_the_plugin_chooses_and_the_fixed_limit_judges(shared_cache: Path) -> None:
     """What the plugin rounds besides depends on the processor, so there is no graph in float32 to compare with."""
     found = ended(Dtype.INT8, shared_cache / "bundles", precision_hints=False)

@@ -103,6 +103,35 @@ def test_a_weight_that_nncf_would_round_wrong_is_found(dtype: Dtype) -> None:
     assert wrong.steps > 1.5, "one scale of many is a quarter too large"
 
 
+@pytest.mark.parametrize(("transpose_a", "transpose_b"), [(False, True), (False, False), (True, True), (True, False)])
+def test_a_weight_that_nncf_smooths_is_compared_with_the_smoothed_one(*, transpose_a: bool, transpose_b: bool) -> None:
+    import openvino
+    from openvino import opset13
+
+    from hwmatrix.targets.openvino.weights import compared_weights, reduced
+
+    spread = np.geomspace(0.1, 10, 32).astype(np.float32)  # some columns of the input are much larger than others
+    rows = X * spread
+    weights = RANDOM.normal(size=(48, 32)).astype(np.float32)
+    given = opset13.parameter([32, 4] if transpose_a else [4, 32], np.float32, name="x")
+    given.output(0).get_tensor().set_names({"x"})
+    constant = opset13.constant(weights if transpose_b else np.ascontiguousarray(weights.T))
+    program = openvino.Model([opset13.matmul(given, constant, transpose_a, transpose_b)], [given], "linear")
+    before = program.clone()
+    made, _ = reduced(program, Dtype.A8W8, [{"x": np.ascontiguousarray(rows.T) if transpose_a else rows}])
+    (multiplied,) = (each for each in made.get_ops() if "smooth_quant" in each.get_friendly_name() and each.get_type_name() == "Multiply")
+    factors = np.asarray(multiplied.input_value(1).get_node().data)
+    assert factors.max() > 4 * factors.min(), "NNCF has smoothed the weights"
+    (right,) = compared_weights(made, before)
+    assert 0.4 < right.steps < A_STEP
+    constants = [each for each in made.get_ops() if each.get_type_name() == "Constant" and each.output(0).get_element_type().is_real()]
+    (scale,) = (each for each in constants if np.size(each.data) == 48)
+    larger = np.asarray(scale.data) * np.where(np.arange(48) == 5, 1.25, 1.0).astype(np.float32).reshape(scale.data.shape)
+    scale.output(0).replace(opset13.constant(larger).output(0))
+    (wrong,) = compared_weights(made, before)
+    assert wrong.steps > 1.5, "one scale of many is a quarter too large"
+
+
 def test_openvino_multiplies_integers_as_the_calibrated_graph_says() -> None:
     """No two products are large together: without VNNI, a processor adds two of them in 16 bits, and cuts off what is larger."""
     from hwmatrix.targets.openvino.weights import in_float32, nudged, reduced

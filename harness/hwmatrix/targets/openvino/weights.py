@@ -26,7 +26,7 @@ from hwmatrix.targets.nudge import nudge
 from hwmatrix.targets.steps import compared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from hwmatrix.models.calibration import Arrays
     from hwmatrix.targets.steps import RoundedWeight
@@ -99,30 +99,60 @@ def compared_weights(program: Any, before: Any) -> Iterator[RoundedWeight]:
     """Compare the rounded weights of a graph with those of the graph that it was made from, or of the same graph converted again.
 
     They are matched by the operators that take them, whose names tell their places in the model: constants are numbered anew each time.
+    A weight that NNCF smoothed before it was rounded is compared with the smoothed one.
     """
+    known = {operation.get_friendly_name() for operation in before.get_ops()}
     constants = [operation for operation in before.get_ops() if _kind(operation) in _WIDE]
     originals = {place: constant for constant in constants for place in _places(constant)}
     for weight, convert in _rounded(program):
         restored = _restored(weight, convert)
         if restored is None:
             continue
-        place = next((place for place in _places(restored.by) if place in originals), None)
-        if place is not None and tuple(originals[place].get_output_shape(0)) == restored.values.shape:
-            name = f"input {place[1]} of {place[0]}"
-            yield compared(name, restored.values, np.asarray(originals[place].data), restored.steps)
+        users = _places(restored.by)
+        place = next((place for place in sorted(users) if place in originals), None)
+        if place is None or tuple(originals[place].get_output_shape(0)) != restored.values.shape:
+            continue
+        divided_by = _smoothing(users[place], place[1], restored, known)
+        if divided_by is not None:
+            original = np.asarray(originals[place].data) / divided_by
+            yield compared(f"input {place[1]} of {place[0]}", restored.values, original, restored.steps)
 
 
-def _places(weight: Any) -> list[tuple[str, int]]:
+def _places(weight: Any) -> dict[tuple[str, int], Any]:
     """The operators that take a weight, each by its name and the number of its input. What only rewrites a weight is passed over."""
-    places, left = [], [weight]
+    places, left = {}, [weight]
     while left:
         for taken in left.pop().output(0).get_target_inputs():
             user = taken.get_node()
             if user.get_type_name() in _REWRITING:
                 left.append(user)
             else:
-                places.append((user.get_friendly_name(), taken.get_index()))
-    return sorted(places)
+                places[user.get_friendly_name(), taken.get_index()] = user
+    return places
+
+
+def _smoothing(user: Any, number: int, weight: _Restored, known: Collection[str]) -> np.ndarray[Any, Any] | None:
+    """By what NNCF divided a weight before it was rounded, to multiply the other input by it (SmoothQuant); ones if it did not.
+
+    That Multiply is none of the ``known`` operators of the graph that was rounded. None if its numbers do not fit to the weight.
+    """
+    ones = np.ones([1] * weight.values.ndim, dtype=np.float32)
+    if user.get_type_name() != "MatMul":
+        return ones
+    other = user.input_value(1 - number).get_node()
+    while other.get_type_name() == _FAKE:
+        other = other.input_value(0).get_node()
+    if other.get_type_name() != "Multiply" or other.get_friendly_name() in known:
+        return ones
+    scale = _constant(other.input_value(1).get_node())
+    turned = user.get_attributes()["transpose_b" if number else "transpose_a"]
+    channels = -1 if bool(number) == turned else -2
+    direct = user.input_value(number).get_node().get_friendly_name() == weight.by.get_friendly_name()
+    if scale is None or not direct or weight.values.ndim < -channels or np.size(scale.data) != weight.values.shape[channels]:
+        return None
+    shape = [1] * weight.values.ndim
+    shape[channels] = -1
+    return np.asarray(scale.data).astype(np.float32).reshape(shape)
 
 
 def nudged(program: Any, draw: int) -> Any:
