@@ -38,7 +38,7 @@ FROM matrix WHERE size = 'tiny' AND coalesce(precision, dtype) <> 'float32' AND 
 ROUNDED: Final = """
 SELECT model, target, dtype, status, error_type, loss, excess, quality, quality_reference
 FROM matrix WHERE size = 'tiny' AND new_tokens = 0 AND status IN ('pass', 'mismatch', 'unsupported', 'timeout')
-ORDER BY position
+ORDER BY started_at
 """
 TWICE: Final = {
     "int8": ("cpu", "openvino"),
@@ -79,7 +79,10 @@ def main() -> int:
             (plan,) = connection.execute("SELECT CAST(plan AS VARCHAR) FROM runs ORDER BY created_at DESC LIMIT 1").fetchone() or ("{}",)
         found |= {(row["model"], row["target"], row["dtype"]): row for row in made}
     full = arguments.full or arguments.generation
-    rows = [row for row in found.values() if full or row["model"] in _default_models()]
+    order = _default_models()
+    rows = [row for row in found.values() if full or row["model"] in order]
+    if not full:
+        rows.sort(key=lambda row: order.index(row["model"]))
     if full:
         section = "full-size" if arguments.full else "full-size-generation"
         tables = [_full_table(target, [row for row in rows if row["target"] == target]) for target in _distinct(rows, "target")]
@@ -110,10 +113,10 @@ def _query(arguments: argparse.Namespace) -> str:
 
 
 @functools.cache
-def _default_models() -> frozenset[str]:
+def _default_models() -> tuple[str, ...]:
     """The models that matrix.yaml has as recipes of their own: the database may have every type of transformers besides."""
     spec = load(MATRIX).spec
-    return frozenset(name for name, model in spec.models.items() if model.tiny is not None)
+    return tuple(name for name, model in spec.models.items() if model.tiny is not None)
 
 
 def _rounded_table(dtype: str, targets: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
