@@ -110,9 +110,10 @@ def test_a_weight_that_nncf_smooths_is_compared_with_the_smoothed_one(*, transpo
 
     from hwmatrix.targets.openvino.weights import compared_weights, reduced
 
+    random = np.random.default_rng(1)
     spread = np.geomspace(0.1, 10, 32).astype(np.float32)  # some columns of the input are much larger than others
-    rows = X * spread
-    weights = RANDOM.normal(size=(48, 32)).astype(np.float32)
+    rows = random.normal(size=(4, 32)).astype(np.float32) * spread
+    weights = random.normal(size=(48, 32)).astype(np.float32)
     given = opset13.parameter([32, 4] if transpose_a else [4, 32], np.float32, name="x")
     given.output(0).get_tensor().set_names({"x"})
     constant = opset13.constant(weights if transpose_b else np.ascontiguousarray(weights.T))
