@@ -65,6 +65,27 @@ def test_a_program_is_the_same_without_each_shortcut(monkeypatch: pytest.MonkeyP
     assert short == lowered()
 
 
+def test_samples_are_observed_without_the_exporter_s_patches_and_give_the_same_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchao.quantization.pt2e.observer import HistogramObserver
+
+    samples = (IDS, {"input_ids": torch.tensor([[3, 15, 9, 0]])}, {"input_ids": torch.tensor([[4, 6, 8, 10]])})
+    own, observe, seen = torch.bucketize, HistogramObserver._combine_histograms, []
+
+    def combined(self: Any, *given: Any) -> Any:
+        seen.append(torch.bucketize is own)
+        return observe(self, *given)
+
+    monkeypatch.setattr(HistogramObserver, "_combine_histograms", combined)
+    found = lowering.make(model_of(torch.relu), IDS, only="torch", samples=samples)[1].data
+    assert seen
+    assert all(seen)
+    seen.clear()
+    with lowering.patched():
+        assert found == lowering.make(model_of(torch.relu), IDS, only="torch", samples=samples)[1].data
+    assert seen
+    assert not any(seen), "the exporter still replaces it"
+
+
 def test_shortcuts_end_with_the_lowering_and_its_graphs_can_still_be_called_and_printed() -> None:
     from torch.fx.traceback import NodeSource
 

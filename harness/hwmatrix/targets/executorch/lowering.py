@@ -144,13 +144,17 @@ def _exported_and_lowered(
 ) -> tuple[Exported, Lowered]:
     with patched():
         exported = way(load(), inputs, fixed=fixed)
-        if samples:
-            exported = _rounded(exported, inputs, samples)
+    if samples:
+        exported = _rounded(exported, inputs, samples)
+    with patched():
         return exported, lower(exported.program)
 
 
 def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors]) -> Exported:
-    """Quantize the traced model as PyTorch documents it for XNNPACK (PT2E): observed with the samples, then converted and traced again."""
+    """Quantize the traced model as PyTorch documents it for XNNPACK (PT2E): observed with the samples, then converted and traced again.
+
+    The samples run without the exporter's patches: one replaces ``torch.bucketize``, which the observers call, by 67 million comparisons.
+    """
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
@@ -169,13 +173,15 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors]) ->
             return annotated
 
     config = get_symmetric_quantization_config(is_per_channel=True)
-    observed = prepare_pt2e(exported.program.module(), Quantizer().set_global(config))
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        observed = prepare_pt2e(exported.program.module(), Quantizer().set_global(config))
         for sample in samples:
             args, kwargs = exported.called(sample)
             observed(*args, **kwargs)
         args, kwargs = exported.called(inputs)
-        program = torch.export.export(convert_pt2e(observed), args, kwargs, strict=False)
+        with patched():
+            program = torch.export.export(convert_pt2e(observed), args, kwargs, strict=False)
     count = sum("quantize_per" in str(node.target) for node in program.graph.nodes)
     if not count:
         message = "XNNPACK's quantizer found nothing to round in the graph; float32 works"
