@@ -182,7 +182,7 @@ def _rounded_lines(cell: CellRow) -> Iterator[tuple[str, str]]:
         yield (f"  nudged:     weights that differ by eight roundings move the output by {moved}; twice is allowed", "")
     if cell.quality_kernel_error is not None:
         moved = numbers.scientific(cell.quality_nudged_error)
-        nudged = f", nudged weights move it by {moved}" if cell.quality_nudged_error is not None else ""
+        nudged = f"; nudged weights move the output by {moved}, twice is allowed" if cell.quality_nudged_error is not None else ""
         yield (f"  held-out:   {numbers.scientific(cell.quality_kernel_error)} from its own rounded weights in float32{nudged}", "")
 
 

@@ -324,7 +324,7 @@ def _beyond_bound(
 
 def _or_nudged(error: float | None) -> str:
     """What else is allowed where nudged weights cause this error."""
-    return "" if error is None else f", or {TIPPED} times the {error:.3g} by which nudged weights move it"
+    return "" if error is None else f", or {TIPPED} times the {error:.3g} by which nudged weights move the output"
 
 
 def _tips(apart: Comparison, tipped: Mapping[str, float]) -> bool:

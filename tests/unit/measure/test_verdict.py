@@ -292,9 +292,9 @@ def test_inputs_that_are_rounded_to_the_neighboring_step_make_no_kernel_wrong() 
 
 def test_a_mismatch_tells_what_nudged_weights_would_explain() -> None:
     here = judged_beside(1e-3, tipped=(4e-4, 0)).message or ""
-    assert "; 16 times is allowed, or 2 times the 0.0004 by which nudged weights move it (" in here
+    assert "; 16 times is allowed, or 2 times the 0.0004 by which nudged weights move the output (" in here
     there = judged_beside(1e-6, held_out=1e-3, tipped=(0, 3e-4)).message or ""
-    assert "; at most 16 times is allowed, or 2 times the 0.0003 by which nudged weights move it (" in there
+    assert "; at most 16 times is allowed, or 2 times the 0.0003 by which nudged weights move the output (" in there
     assert "nudged" not in (judged_beside(1e-3).message or ""), "none were drawn"
 
 
