@@ -14,6 +14,7 @@ import pydantic
 import yaml
 
 from hwmatrix.basics.near_miss import near_miss
+from hwmatrix.basics.plain_yaml import composed
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.spec import SPEC_ADAPTER, ExpectSpec, MatrixSpec
 from hwmatrix.records import TYPE_PREFIX, Dtype, Size, Status
@@ -71,7 +72,7 @@ def load(path: Path) -> LoadedMatrix:
     return LoadedMatrix(spec=spec, path=path, sha256=hashlib.sha256(raw).hexdigest(), lines=lines)
 
 
-class _Loader(yaml.SafeLoader):
+class _Constructor(yaml.constructor.SafeConstructor):
     """Keeps keys as written: ``on`` and ``7`` are names like any other."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
@@ -88,14 +89,13 @@ def _parse(text: str, path: Path) -> tuple[Any, dict[Location, int]]:
     lines: dict[Location, int] = {}
     problems: list[Problem] = []
     try:
-        loader = _Loader(text)
-        tree = loader.get_single_node()
+        tree = composed(text)
         if tree is None:
             raise ConfigError([Problem(where=f"{path}:1", what="the file is empty", hint="see docs/matrix-yaml.md")])
         _walk(tree, (), lines, problems, path)
         if problems:
             raise ConfigError(problems)
-        return loader.construct_document(tree), lines
+        return _Constructor().construct_document(tree), lines
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)

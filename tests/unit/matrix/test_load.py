@@ -302,6 +302,7 @@ def test_all_problems_are_reported_together(tmp_path: Path) -> None:
         (f"{BASE}x: 2026-13-45\n", "matrix.yaml: not YAML: month must be in 1..12 (put the value in quotes)"),
         (f"{BASE}? [a, b]\n: 1\n", "matrix.yaml:16: a key is a list or a mapping (keys are names)"),
         (f"{BASE}x: &x {{y: *x}}\n", "matrix.yaml: nested too deeply"),
+        ("[" * 100_000, "matrix.yaml: not YAML: nested too deeply"),
         (f"{BASE}1: x\n", "matrix.yaml:16: unknown key '1' at 1 (allowed: adapt, expect, github, images, "),
         (b"\xff\xfe", "matrix.yaml: cannot be read: 'utf-8' codec can't decode"),
         ("a\0b", "matrix.yaml: not YAML: unacceptable character"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from hwmatrix.basics.near_miss import near_miss
+from hwmatrix.basics.plain_yaml import composed
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.host.ci_machines.labels import SELF_HOSTED
 
@@ -88,7 +89,7 @@ def read_runners(path: Path) -> tuple[Runner, ...]:
         ConfigError: it cannot be read, or contains mistakes. Each problem has its line.
     """
     try:
-        tree = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        tree = composed(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([Problem(where=str(path), what=f"cannot be read: {error}", hint="name a YAML file of runners")]) from error
     except yaml.YAMLError as error:

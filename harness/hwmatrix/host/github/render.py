@@ -10,7 +10,6 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 import pydantic
-import yaml
 from markupsafe import Markup
 
 import hwmatrix
@@ -33,7 +32,6 @@ _OLDEST_PYTHON: Final = "3.11"
 _BARE: Final = re.compile(r"[\w./:@+ ,'=&|!()-]*")
 """Text that may be written without quotes: our own words, names, versions, commits."""
 _EXPRESSION: Final = "${{"
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _JUST_TEXT: Final = (str, int, float, list, tuple, type(None))
 
 
@@ -92,7 +90,7 @@ def _whole(environment: jinja2.Environment, name: str, facts: dict[str, Any]) ->
     mine = {"callable": name == "matrix.yml", "selectable": name == "matrix.yml", "publishing": name == "release.yml"}
     text = environment.get_template(f"{name}.j2").render(facts | mine)
     text = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-    yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader
+    parsed(text)  # it is YAML
     return text
 
 
