@@ -65,6 +65,47 @@ def test_a_program_is_the_same_without_each_shortcut(monkeypatch: pytest.MonkeyP
     assert short == lowered()
 
 
+@pytest.mark.parametrize("samples", [(), (IDS,)], ids=["float32", "a8w8"])
+def test_a_constant_is_copied_for_delegates_without_a_check_of_its_own_and_the_program_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, samples: Any
+) -> None:
+    from executorch.exir.backend import utils
+
+    weight = torch.linspace(-1.0, 2.0, 64).reshape(8, 8)
+    check, copy = torch.export.ExportedProgram._validate, utils.duplicate_constant_node
+    checks: list[bool] = []
+    copying: list[str] = []
+
+    def twice(value: Any) -> Any:
+        return torch.nn.functional.linear(torch.cumsum(torch.nn.functional.linear(value, weight), 1), weight)
+
+    def checked(program: Any) -> None:
+        checks.append(bool(copying))
+        check(program)
+
+    def copied(program: Any, constant: str) -> Any:
+        copying.append(constant)
+        try:
+            return copy(program, constant)
+        finally:
+            copying.clear()
+
+    def lowered() -> Any:
+        checks.clear()
+        return lowering.make(model_of(twice), IDS, only="torch", samples=samples)[1]
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "_validate", checked)
+    monkeypatch.setattr(utils, "duplicate_constant_node", copied)
+    short = lowered()
+    assert short.delegates == 2
+    assert checks
+    assert not any(checks)
+    assert utils.duplicate_constant_node is copied, "as it was"
+    monkeypatch.setattr(lowering, "_checking_copies_together", contextlib.nullcontext)
+    assert short.data == lowered().data
+    assert any(checks), "by itself, it checks after each copy"
+
+
 def test_samples_are_observed_without_the_exporter_s_patches_and_give_the_same_program(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchao.quantization.pt2e.observer import HistogramObserver
 

@@ -264,7 +264,7 @@ def lower(program: torch.export.ExportedProgram, *, checked: bool = True) -> Low
     apply_fx_node_fixes("executorch", program.graph_module)
     config = _get_edge_compile_config("xnnpack")  # with the operators outside the core set that its own exporter lets through
     config._check_ir_validity &= checked  # noqa: SLF001 - a documented field in spite of its name
-    with _compiling_what_is_called():
+    with _compiling_what_is_called(), _checking_copies_together():
         edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()], compile_config=config)
         made = edge.to_executorch()
     parts = _parts(made.exported_program().graph_module)
@@ -401,6 +401,31 @@ def _compiling_what_is_called() -> Iterator[None]:
     finally:
         graphs.recompile = compiled  # type: ignore[method-assign]
         delattr(graphs, "_code")
+
+
+@contextlib.contextmanager
+def _checking_copies_together() -> Iterator[None]:
+    """Let constants be copied for delegates without a check of the whole graph after each one.
+
+    The check runs every node on fake tensors, and lowering repeats it when all are copied (ExecuTorch 1.5, ``to_backend``).
+    """
+    from executorch.exir.backend import utils
+
+    copied = utils.duplicate_constant_node
+
+    def unchecked(program: torch.export.ExportedProgram, constant: str) -> set[str]:
+        vars(program)["_validate"] = lambda: None
+        try:
+            names: set[str] = copied(program, constant)
+        finally:
+            del vars(program)["_validate"]
+        return names
+
+    utils.duplicate_constant_node = unchecked
+    try:
+        yield
+    finally:
+        utils.duplicate_constant_node = copied
 
 
 def unsupported(failure: Exception | None) -> UnsupportedError | None:
