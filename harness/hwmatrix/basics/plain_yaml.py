@@ -40,8 +40,9 @@ def composed(text: str) -> yaml.Node | None:
             found instead.
     """
     try:
-        return yaml.compose(text, Loader=_LOADER)
-    except yaml.YAMLError:
-        return yaml.compose(text, Loader=yaml.SafeLoader)
+        try:
+            return yaml.compose(text, Loader=_LOADER)
+        except yaml.YAMLError:
+            return yaml.compose(text, Loader=yaml.SafeLoader)
     except RecursionError as error:
         raise yaml.YAMLError("nested too deeply") from error
