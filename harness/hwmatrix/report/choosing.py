@@ -134,7 +134,11 @@ def _compared(row: dict[str, Any]) -> str:
     if not row["weighed"]:
         return f"{told}."
     word, count = ("more", row["heavier"]) if row["heavier"] >= row["lighter"] else ("less", row["lighter"])
-    return f"{told}, and took {word} memory for {count} of {row['weighed']}."
+    running = row["weighed_running"]
+    if running == row["weighed"]:
+        return f"{told}, and took {word} memory while running for {count} of {running}."
+    apart = f" ({running} of them compared while running, the others including loading)" if running else ""
+    return f"{told}, and took {word} memory for {count} of {row['weighed']}{apart}."
 
 
 def _passing(row: dict[str, Any]) -> str:

@@ -162,7 +162,21 @@ def test_a_precision_that_cpu_lacks_is_compared_with_float32_in_memory_too(tmp_p
             "measured": {"peak_mb": 450.0, "run_peak_mb": 440.0},
         },
     )
-    assert told(choosing.strengths(found))["openvino (container)"].endswith("(2.0× the speed), and took less memory for 2 of 2.")
+    assert told(choosing.strengths(found))["openvino (container)"].endswith(
+        "(2.0× the speed), and took less memory for 2 of 2 (1 of them compared while running, the others including loading)."
+    )
+
+
+def test_less_memory_while_running_is_told_as_such(tmp_path: Path) -> None:
+    """The peak of the other table includes loading, and may be lower all the same."""
+    found = analysis(
+        tmp_path / "a.duckdb",
+        {"model": "bert", "target": "cpu", "p50": 10.0, "measured": {"peak_mb": 800.0, "run_peak_mb": 500.0}},
+        {"model": "bert", "target": "onnxruntime", "p50": 5.0, "measured": {"peak_mb": 600.0, "run_peak_mb": 600.0}},
+        {"model": "gpt2", "target": "onnxruntime", "p50": 5.0, "measured": {"peak_mb": 700.0}},
+    )
+    assert told(choosing.strengths(found))["onnxruntime (container)"].endswith("and took more memory while running for 1 of 1.")
+    assert {row["target"]: row["mean_run_mb"] for row in found.memory_by_target} == {"cpu": 500.0, "onnxruntime": None}
 
 
 def test_a_family_that_runs_nowhere_is_reported(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ cells AS (
     SELECT
         * EXCLUDE (cpu),
         CASE WHEN size = 'full' AND status = 'pass' AND execution = 'hardware' AND backend <> 'cpu' THEN speed_up END AS gain,
-        coalesce(run_peak_mb - cpu.run, peak_mb - cpu.peak) AS more_mb
+        run_peak_mb - cpu.run AS more_running_mb,
+        coalesce(more_running_mb, peak_mb - cpu.peak) AS more_mb
     FROM beside
 ),
 families AS (
@@ -42,6 +43,7 @@ by_target AS (
         count(*) FILTER (WHERE gain < 1 AND speed_differs) AS slower,
         min(gain) AS least_gain, max(gain) AS most_gain,
         count(more_mb) FILTER (WHERE gain IS NOT NULL) AS weighed,
+        count(more_running_mb) FILTER (WHERE gain IS NOT NULL) AS weighed_running,
         count(*) FILTER (WHERE gain IS NOT NULL AND more_mb > 0) AS heavier,
         count(*) FILTER (WHERE gain IS NOT NULL AND more_mb < 0) AS lighter,
         min(position) AS position
@@ -49,7 +51,7 @@ by_target AS (
 )
 SELECT
     target, dtype, column_isolation AS isolation, execution, is_cpu, tried, passed, compared, faster, slower, least_gain, most_gain,
-    weighed, heavier, lighter, coalesce(whole, []) AS whole, coalesce(part, []) AS part,
+    weighed, weighed_running, heavier, lighter, coalesce(whole, []) AS whole, coalesce(part, []) AS part,
     count(*) OVER (PARTITION BY target, column_isolation) > 1 AS several_dtypes
 FROM by_target JOIN by_family USING (target, dtype, column_isolation)
 WHERE tried > 0
