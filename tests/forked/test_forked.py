@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -37,6 +38,13 @@ def run(work: Callable[[Send], None], limits: Limits = LIMITS, cores: tuple[int,
         work(send)
 
     return run_forked(quietly, limits=limits, cores=cores)
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files of this process."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
 
 
 def say(text: str, file: int = 1) -> None:
@@ -269,6 +277,44 @@ def test_an_interrupt_of_the_parent_ends_the_child(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(work)
     assert not is_alive(int(told.read_text(encoding="ascii")))
+
+
+def leave_a_file(send: Send) -> None:
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        file.write(b"a graph")
+    send({"path": file.name, "variable": os.environ["TMPDIR"]})
+
+
+def leave_a_file_and_crash(send: Send) -> None:
+    leave_a_file(send)
+    os.abort()
+
+
+def leave_a_file_and_hang(send: Send) -> None:
+    leave_a_file(send)
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("work", [leave_a_file, leave_a_file_and_crash, leave_a_file_and_hang])
+def test_temporary_files_of_a_child_are_removed_however_it_ends(work: Callable[[Send], None], temporary: Path) -> None:
+    (told,) = run(work, Limits(timeout_s=2.0, memory_mb=512)).messages
+    path = Path(told["path"])
+    assert path.parent == Path(told["variable"])
+    assert path.parent.parent == temporary
+    assert not list(temporary.iterdir())
+    assert tempfile.gettempdir() == str(temporary)
+
+
+def test_an_interrupted_parent_removes_temporary_files(temporary: Path) -> None:
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run(leave_a_file_and_hang)
+    assert not list(temporary.iterdir())
+
+
+def test_a_child_runs_where_no_temporary_folder_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert run(lambda send: send({"done": True})).messages == ({"done": True},)
 
 
 def test_no_file_stays_open() -> None:

@@ -55,6 +55,17 @@ def end_of(attempt: Callable[[Path], Any], outside: Path, *, restricted: bool) -
     return str(end.messages[-1]["end"])
 
 
+def test_a_child_may_write_temporary_files_wherever_they_belong(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where TMPDIR names a folder that is not under /tmp."""
+    monkeypatch.setattr(tempfile, "tempdir", str(outside))
+
+    def attempt(_outside: Path) -> None:
+        with tempfile.TemporaryFile() as file:
+            file.write(b"a graph")
+
+    assert end_of(attempt, outside, restricted=True) == "done"
+
+
 def overwrite(outside: Path) -> None:
     (outside / "other" / "model.safetensors").write_text("mine")
 

@@ -11,6 +11,7 @@ import resource
 import signal
 import stat
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -45,20 +46,25 @@ def work_and_exit(
     reserves_address_space: bool,
     writable: tuple[Path, ...] | None = None,
     cores: tuple[int, ...] | None = None,
+    temporary: Path | None = None,
 ) -> NoReturn:
     """Limit this process, do the work, and end by ``os._exit``, which skips the exit handlers and buffers of the parent.
 
     ``writable``: the only places, besides those for temporary files, where it may change files; None: wherever its user may.
-    ``cores``: the only ones that it runs on; None: all that its parent may use.
+    ``cores``: the only ones that it runs on; None: all that its parent may use. ``temporary``: its folder for temporary files, which the
+    parent removes; None: the system's.
     """
     code = 1
     try:
+        if temporary is not None:
+            os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
         _limit(limits, reserves_address_space=reserves_address_space)
         if cores is not None:
             os.sched_setaffinity(0, cores)  # before it has other threads
         if writable is not None:
             _close_files_open_for_writing()
-            landlock.restrict(changing=(*writable, *_TEMPORARY), writing=_WRITTEN)
+            own = () if temporary is None else (temporary,)  # anywhere, if TMPDIR says so
+            landlock.restrict(changing=(*writable, *own, *_TEMPORARY), writing=_WRITTEN)
 
         def send(message: dict[str, Any]) -> None:
             text = json.dumps(message, ensure_ascii=False)

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import selectors
+import shutil
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from hwmatrix.basics.temporary import make_folder, remove_leftovers
 from hwmatrix.runner.child import PR_SET_PDEATHSIG, prctl, work_and_exit
 from hwmatrix.runner.spawned import spawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hwmatrix.records import Limits
 
@@ -32,6 +35,7 @@ SPAWNS: Final = sys.platform == "darwin"
 """Whether a child needs a new interpreter: see ``spawned``."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """linux/prctl.h: a descendant of this process that loses its parent becomes this process's child."""
+_TEMPORARY: Final = "hwmatrix-child-"
 _LOG_TAIL: Final = 8192
 _MOST_BYTES: Final = 16 * 2**20
 """Size limit of all messages of a child. The longest hold samples: up to a million."""
@@ -118,15 +122,43 @@ def run_forked(
     ``cores`` are the only ones that it may use (Linux); None: all of this process.
 
     Every process that the child started is killed at the end (on Linux also those outside its process group), so that none
-    disturbs the next child. ``work`` must be a module's function or a partial of one, since some systems spawn.
+    disturbs the next child. Its temporary files are removed, too: a killed child leaves them, and a container's memory holds them.
+    ``work`` must be a module's function or a partial of one, since some systems spawn.
     """
+    settings = {"limits": limits, "reserves_address_space": reserves_address_space, "writable": writable, "cores": cores}
+    with _temporary_folder() as temporary:
+        return _run_to_end(work, settings | {"temporary": temporary}, closing, limits.timeout_s)
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path | None]:
+    """A child's folder for temporary files. None if it cannot be made: then the child itself fails when it writes one."""
+    _remove_leftovers()
+    try:
+        folder = make_folder(_TEMPORARY)
+    except OSError:
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@functools.cache
+def _remove_leftovers() -> None:
+    """Remove, once, the folders of processes that were killed together with their child."""
+    remove_leftovers(_TEMPORARY)
+
+
+def _run_to_end(work: Callable[[Send], None], settings: dict[str, Any], closing: tuple[int, ...], timeout_s: float) -> End:
+    """Run work in a child with these settings of ``work_and_exit``; end it and what it started."""
     begin = time.monotonic()
     kills, others = _oom_kills(), children()
     adopt_strays()
     sys.stdout.flush()
     sys.stderr.flush()
     messages, log = _Pipe(), _Pipe(keep=_LOG_TAIL)
-    settings = {"limits": limits, "reserves_address_space": reserves_address_space, "writable": writable, "cores": cores}
     if SPAWNS:
         pid = spawn(work, messages=messages.writing, log=log.writing, settings=settings)
     elif (pid := os.fork()) == 0:
@@ -134,7 +166,7 @@ def run_forked(
     os.close(messages.writing)
     os.close(log.writing)
     try:
-        status, timed_out = _wait(pid, messages, log, begin + limits.timeout_s)
+        status, timed_out = _wait(pid, messages, log, begin + timeout_s)
     except BaseException:
         _kill_group(pid)
         with contextlib.suppress(ChildProcessError):

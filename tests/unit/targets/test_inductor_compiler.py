@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from factory_plans import cell_plan
 
+from hwmatrix.basics.processes import own_mark
 from hwmatrix.errors import UnavailableError
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.targets.inductor import compiler
@@ -87,6 +89,14 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         compiler.detect()
 
 
+@pytest.fixture(autouse=True)
+def headers_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own folder for precompiled headers is back after each test, since a cell changes it in its process."""
+    if importlib.util.find_spec("torch"):
+        for name in ("_HEADER_DIR", "_HEADER_LOCK_DIR"):
+            monkeypatch.setattr(f"torch._inductor.codecache.{name}", "a cell's own")
+
+
 def test_without_pytorch_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
@@ -134,13 +144,33 @@ def test_cells_link_with_mold_until_one_is_timed(
     place.stop()
 
 
+def test_cells_with_their_own_temporary_files_share_precompiled_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = pytest.importorskip("hwmatrix.targets.inductor.target")
+    from torch._inductor import codecache
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(target.compiler, "installed", lambda: ("", {}))
+    monkeypatch.setattr(target.TorchCpu, "check", lambda _: "a CPU")
+    monkeypatch.setattr("torch._inductor.cpu_vec_isa.pick_vec_isa", lambda: None)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "before")
+    monkeypatch.setenv("COMPILER_PATH", "before")
+    place = target.Workplace()
+    service = place.start()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "of a cell"))
+    target.Inductor(settings=cell_plan().settings, options={}, service=service).check()
+    headers = Path(codecache._HEADER_DIR)
+    assert (headers.name, headers.parent.parent) == ("precompiled_headers", tmp_path)
+    assert Path(codecache._HEADER_LOCK_DIR) == headers / "locks"
+    place.stop()
+
+
 def test_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = pytest.importorskip("hwmatrix.targets.inductor.target")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(target.compiler, "installed", lambda: ("", {}))
     monkeypatch.setattr("torch._inductor.cpu_vec_isa.pick_vec_isa", lambda: None)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "before")
-    dead, alive = (tmp_path / f"hwmatrix-inductor-{mark.replace(':', '-')}-x" for mark in ("999999:1.00", target.own_mark()))
+    dead, alive = (tmp_path / f"hwmatrix-inductor-{mark.replace(':', '-')}-x" for mark in ("999999:1.00", own_mark()))
     dead.mkdir()
     alive.mkdir()
     place = target.Workplace()
@@ -164,7 +194,8 @@ def cell_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "before")
     (tmp_path / "cells").mkdir()
     (tmp_path / "cells" / "kernel.so").touch()
-    return lambda: target.Inductor(settings=cell_plan().settings, options={}, service={"folder": str(tmp_path)})
+    service = {"folder": str(tmp_path), "headers": str(tmp_path / "headers")}
+    return lambda: target.Inductor(settings=cell_plan().settings, options={}, service=service)
 
 
 def test_cells_share_what_they_compile_until_one_is_timed(tmp_path: Path, cell_in: Callable[[], Any]) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.basics.processes import living, own_mark
+from hwmatrix.basics import temporary
 from hwmatrix.errors import UnavailableError
 from hwmatrix.records import Placement
 from hwmatrix.targets.inductor import compiler
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = "folder"
 _OF_CELLS: Final = "cells"
+_HEADERS: Final = "headers"
 _KEPT_FREE: Final = 2 << 30
 """Bytes to leave free on a large disk; on a small one, such as a container's, half of it."""
 _PREFIX: Final = "hwmatrix-inductor-"
@@ -69,10 +69,19 @@ class Inductor(TorchCpu):
             os.environ[_CACHE] = str(cache)
             if (linker := Path(self._service[_FOLDER]) / _LINKER).is_dir():
                 os.environ[_PROGRAMS] = str(linker)
+            self._share_headers(self._service[_HEADERS])
             disk = shutil.disk_usage(cache.parent)
             if disk.free < min(disk.total // 2, _KEPT_FREE):
                 shutil.rmtree(cache, ignore_errors=True)
         return super().check()
+
+    @staticmethod
+    def _share_headers(folder: str) -> None:
+        """Keep precompiled headers for all cells. In a cell's new interpreter, PyTorch would keep them among the cell's temporary files."""
+        from torch._inductor import codecache
+
+        codecache._HEADER_DIR = folder  # noqa: SLF001 - PyTorch has no setting for it
+        codecache._HEADER_LOCK_DIR = str(Path(folder) / "locks")  # noqa: SLF001
 
     def start_cold(self) -> None:
         """Empty the cache of compiled code, and link with the compiler's own linker, as for a user.
@@ -108,19 +117,20 @@ class Workplace:
             UnavailableError: there is no compiler, or it cannot compile that program.
         """
         compiler.installed()
-        _remove_leftovers()
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{own_mark().replace(':', '-')}-"))  # whose it is, from the beginning
+        temporary.remove_leftovers(_PREFIX)
+        self._folder = temporary.make_folder(_PREFIX)
         os.environ[_CACHE] = str(self._folder / "common")
         if _PROGRAMS not in os.environ and (linker := compiler.fast_linker()):
             (self._folder / _LINKER).mkdir()
             (self._folder / _LINKER / "ld").symlink_to(linker)
         from torch._inductor import cpu_vec_isa
+        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
         try:
             cpu_vec_isa.pick_vec_isa()
         except Exception as error:
             raise UnavailableError(f"the compiler {compiler.found()} does not work: {error}", error_type="compiler_missing") from error
-        return {_FOLDER: str(self._folder)}
+        return {_FOLDER: str(self._folder), _HEADERS: str(Path(default_cache_dir()) / "precompiled_headers")}
 
     def alive(self) -> bool:
         """Whether the folder is there."""
@@ -130,11 +140,3 @@ class Workplace:
         """Remove the folder."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _remove_leftovers() -> None:
-    """Remove the folders of processes that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*-*"):
-        owner = folder.name.removeprefix(_PREFIX).rpartition("-")[0]
-        if living(owner.replace("-", ":")) is None:
-            shutil.rmtree(folder, ignore_errors=True)
