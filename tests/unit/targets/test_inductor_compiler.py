@@ -90,9 +90,13 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture(autouse=True)
-def headers_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's own folder for precompiled headers is back after each test, since a cell changes it in its process."""
+def pytorch_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a cell changes in PyTorch, in its own process, is undone after each test."""
     if importlib.util.find_spec("torch"):
+        from torch._inductor import async_compile
+
+        for name in ("cpp_pybinding", "wait"):
+            monkeypatch.setattr(async_compile.AsyncCompile, name, getattr(async_compile.AsyncCompile, name))
         for name in ("_HEADER_DIR", "_HEADER_LOCK_DIR"):
             monkeypatch.setattr(f"torch._inductor.codecache.{name}", "a cell's own")
 
@@ -199,11 +203,16 @@ def cell_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any
 
 
 def test_cells_share_what_they_compile_until_one_is_timed(tmp_path: Path, cell_in: Callable[[], Any]) -> None:
+    from torch._inductor.async_compile import AsyncCompile
+
+    own = AsyncCompile.cpp_pybinding, AsyncCompile.wait
     cell = cell_in()
     assert cell.check() == "a CPU"
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "cells")
     assert (tmp_path / "cells" / "kernel.so").is_file()
+    assert (AsyncCompile.cpp_pybinding, AsyncCompile.wait) != own
     cell.start_cold()
+    assert (AsyncCompile.cpp_pybinding, AsyncCompile.wait) == own
     assert not (tmp_path / "cells").exists()
     cell.start_cold()
 

@@ -70,6 +70,9 @@ class Inductor(TorchCpu):
             if (linker := Path(self._service[_FOLDER]) / _LINKER).is_dir():
                 os.environ[_PROGRAMS] = str(linker)
             self._share_headers(self._service[_HEADERS])
+            from hwmatrix.targets.inductor import together
+
+            together.start()
             disk = shutil.disk_usage(cache.parent)
             if disk.free < min(disk.total // 2, _KEPT_FREE):
                 shutil.rmtree(cache, ignore_errors=True)
@@ -84,12 +87,15 @@ class Inductor(TorchCpu):
         codecache._HEADER_LOCK_DIR = str(Path(folder) / "locks")  # noqa: SLF001
 
     def start_cold(self) -> None:
-        """Empty the cache of compiled code, and link with the compiler's own linker, as for a user.
+        """Empty the cache of compiled code, compile each kernel on its own, and link with the compiler's own linker, as for a user.
 
-        Without timing, models of one kernel compile it once, and mold links it where it is installed: GNU ld takes 40% of the compiler's
-        time, since it reads all symbols of PyTorch for every kernel.
+        Without timing, models of one kernel compile it once, together with the others of its graph, and mold links them where it is
+        installed: GNU ld reads all symbols of PyTorch for every file.
         """
         if self._service is not None:
+            from hwmatrix.targets.inductor import together
+
+            together.stop()
             if os.environ.get(_PROGRAMS) == str(Path(self._service[_FOLDER]) / _LINKER):
                 del os.environ[_PROGRAMS]
             shutil.rmtree(Path(self._service[_FOLDER]) / _OF_CELLS, ignore_errors=True)
