@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch._inductor import codecache
 from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.exc import CppCompileError
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _load_waiting() -> None:
             missing[kernel.entry] = kernel
     kernels = list(missing.values())
     for begin in range(0, len(kernels), _MOST):
-        with contextlib.suppress(Exception):  # alone, it fails with PyTorch's own error
+        with contextlib.suppress(CppCompileError):  # alone, it fails with PyTorch's own error
             _compile(kernels[begin : begin + _MOST])
     for kernel in waiting:
         if kernel.library.exists():
