@@ -137,7 +137,7 @@ def _compared(row: dict[str, Any]) -> str:
     running = row["weighed_running"]
     if running == row["weighed"]:
         return f"{told}, and took {word} memory while running for {count} of {running}."
-    apart = f" ({running} of them compared while running, the others including loading)" if running else ""
+    apart = f" ({running} of the {row['weighed']} compared while running, the others including loading)" if running else ""
     return f"{told}, and took {word} memory for {count} of {row['weighed']}{apart}."
 
 

@@ -35,7 +35,7 @@ SPAWNS: Final = sys.platform == "darwin"
 """Whether a child needs a new interpreter: see ``spawned``."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """linux/prctl.h: a descendant of this process that loses its parent becomes this process's child."""
-_TEMPORARY: Final = "hwmatrix-child-"
+_FOLDER_PREFIX: Final = "hwmatrix-child-"
 _LOG_TAIL: Final = 8192
 _MOST_BYTES: Final = 16 * 2**20
 """Size limit of all messages of a child. The longest hold samples: up to a million."""
@@ -135,7 +135,7 @@ def _temporary_folder() -> Iterator[Path | None]:
     """A child's folder for temporary files. None if it cannot be made: then the child itself fails when it writes one."""
     _remove_leftovers()
     try:
-        folder = make_folder(_TEMPORARY)
+        folder = make_folder(_FOLDER_PREFIX)
     except OSError:
         yield None
         return
@@ -148,7 +148,7 @@ def _temporary_folder() -> Iterator[Path | None]:
 @functools.cache
 def _remove_leftovers() -> None:
     """Remove, once, the folders of processes that were killed together with their child."""
-    remove_leftovers(_TEMPORARY)
+    remove_leftovers(_FOLDER_PREFIX)
 
 
 def _run_to_end(work: Callable[[Send], None], settings: dict[str, Any], closing: tuple[int, ...], timeout_s: float) -> End:

@@ -163,12 +163,12 @@ def test_a_precision_that_cpu_lacks_is_compared_with_float32_in_memory_too(tmp_p
         },
     )
     assert told(choosing.strengths(found))["openvino (container)"].endswith(
-        "(2.0× the speed), and took less memory for 2 of 2 (1 of them compared while running, the others including loading)."
+        "(2.0× the speed), and took less memory for 2 of 2 (1 of the 2 compared while running, the others including loading)."
     )
 
 
-def test_less_memory_while_running_is_told_as_such(tmp_path: Path) -> None:
-    """The peak of the other table includes loading, and may be lower all the same."""
+def test_memory_that_is_compared_while_running_is_told_as_such(tmp_path: Path) -> None:
+    """The peak includes loading: it may be lower where more is needed while running."""
     found = analysis(
         tmp_path / "a.duckdb",
         {"model": "bert", "target": "cpu", "p50": 10.0, "measured": {"peak_mb": 800.0, "run_peak_mb": 500.0}},
