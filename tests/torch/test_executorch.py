@@ -53,7 +53,7 @@ def made(forward: Callable[..., Any]) -> tuple[Any, Any, Any]:
         return exported, lowered, load()(**IDS)["result"]
 
 
-@pytest.mark.parametrize("shortcut", ["_sharing_sources", "_compiling_what_is_called"])
+@pytest.mark.parametrize("shortcut", ["sharing_sources", "compiling_what_is_read", "_printing_modules_only"])
 @pytest.mark.parametrize("samples", [(), (IDS,)], ids=["float32", "a8w8"])
 def test_a_program_is_the_same_without_each_shortcut(monkeypatch: pytest.MonkeyPatch, shortcut: str, samples: Any) -> None:
     def lowered() -> bytes:
@@ -130,32 +130,15 @@ def test_samples_are_observed_without_the_exporter_s_patches_and_give_the_same_p
 def test_shortcuts_end_with_the_lowering_and_its_graphs_can_still_be_called_and_printed() -> None:
     from torch.fx.traceback import NodeSource
 
-    before = torch.fx.GraphModule.recompile
+    before, text = torch.fx.GraphModule.recompile, torch.fx.GraphModule.__str__
     exported, _, expected = made(torch.relu)
     assert "__deepcopy__" not in vars(NodeSource), "as it was"
     assert torch.fx.GraphModule.recompile is before
+    assert torch.fx.GraphModule.__str__ is text
     assert "_code" not in vars(torch.fx.GraphModule)
     module = exported.program.module()
     assert "embedding" in module.code
     torch.testing.assert_close(exported.named(torch.utils._pytree.tree_leaves(module(IDS)))["result"], expected)
-
-
-def test_a_graph_is_compiled_when_it_is_called_or_its_code_is_read_and_not_when_it_changes() -> None:
-    with lowering._compiling_what_is_called():
-        module = torch.fx.symbolic_trace(torch.nn.ReLU())
-        assert "_code" not in vars(module)
-        assert module(torch.tensor([-1.0, 2.0])).tolist() == [0.0, 2.0]
-        (node,) = [node for node in module.graph.nodes if node.op == "call_function"]
-        node.target = torch.neg
-        node.kwargs = {}
-        module.recompile()
-        assert str(module) == repr(module)
-        assert "_code" not in vars(module)
-        assert "neg" in module.code
-        assert module(torch.tensor([-1.0, 2.0])).tolist() == [1.0, -2.0]
-        module.recompile()
-    assert module(torch.tensor([-1.0, 2.0])).tolist() == [1.0, -2.0], "also later"
-    assert "neg" in str(module), "as it was"
 
 
 def test_xnnpack_takes_what_it_can_and_the_rest_is_named() -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
-from hwmatrix.models import folder, generation_export, manifests, onnx_exporters, openvino_conversion, openvino_graph
+from hwmatrix.models import exporter_shortcuts, folder, generation_export, manifests, onnx_exporters, openvino_conversion, openvino_graph
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.models.generation_export import GenerationExport
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of
@@ -62,11 +62,13 @@ _PACKAGES_OF: Final = dict.fromkeys((FOR_OPENVINO, OPENVINO), ("torch", "transfo
 """Those of an export that is no ONNX graph."""
 CODE: Final = Path(__file__).parent
 _MODULES: Final = (
-    *("exporter_imports", "generation", "generation_calls", "generation_export", "onnx_exporters", "onnx_extents", "onnx_graph"),
-    *("openvino_graph", "outputs"),
+    *("exporter_imports", "exporter_shortcuts", "generation", "generation_calls", "generation_export", "onnx_exporters", "onnx_extents"),
+    *("onnx_graph", "openvino_graph", "outputs"),
 )
 """The modules in :data:`CODE` that determine a graph: after a change to one of them, every export is made again."""
-_MODULES_OF: Final = {OPENVINO: ("onnx_exporters", "onnx_extents", "openvino_conversion", "openvino_graph", "outputs")}
+_MODULES_OF: Final = {
+    OPENVINO: ("exporter_shortcuts", "onnx_exporters", "onnx_extents", "openvino_conversion", "openvino_graph", "outputs")
+}
 """Those of an export that has others."""
 _NO_CONVERSION: Final = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 """How torch.onnx (2.13) reports an operator that it cannot convert to ONNX."""
@@ -377,7 +379,8 @@ def _export_now(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFail
         return openvino_conversion.make(bundle, path) if exporter == OPENVINO else GENERATION[exporter](bundle, path)
 
     try:
-        _publish(bundle, cache, exporter, fill)
+        with exporter_shortcuts.of_exports():
+            _publish(bundle, cache, exporter, fill)
     except (BundleError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - exporters raise anything

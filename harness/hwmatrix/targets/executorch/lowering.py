@@ -14,6 +14,7 @@ import torch
 
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.models import onnx_extents
+from hwmatrix.models.exporter_shortcuts import compiling_what_is_read, sharing_sources
 from hwmatrix.models.onnx_exporters import told_of, with_extents
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.targets.executorch.descriptor import TORCH, TRANSFORMERS
@@ -264,7 +265,7 @@ def lower(program: torch.export.ExportedProgram, *, checked: bool = True) -> Low
     apply_fx_node_fixes("executorch", program.graph_module)
     config = _get_edge_compile_config("xnnpack")  # with the operators outside the core set that its own exporter lets through
     config._check_ir_validity &= checked  # noqa: SLF001 - a documented field in spite of its name
-    with _compiling_what_is_called(), _checking_copies_together():
+    with compiling_what_is_read(), _printing_modules_only(), _checking_copies_together():
         edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()], compile_config=config)
         made = edge.to_executorch()
     parts = _parts(made.exported_program().graph_module)
@@ -344,65 +345,20 @@ def patched() -> Iterator[None]:
     """Let transformers' exporter repair what ExecuTorch cannot lower, without warnings about the tools' own calls of torch."""
     from transformers.exporters.utils import apply_patches
 
-    with warnings.catch_warnings(), apply_patches("executorch"), apply_patches("executorch.xnnpack"), _sharing_sources():
+    with warnings.catch_warnings(), apply_patches("executorch"), apply_patches("executorch.xnnpack"), sharing_sources():
         warnings.simplefilter("ignore")
         yield
 
 
 @contextlib.contextmanager
-def _sharing_sources() -> Iterator[None]:
-    """Let new nodes share the records of the nodes that they were made from.
-
-    Each pass copies the whole history of each node, which grows with every pass, and which nothing changes (torch 2.13): a seventh of the
-    time that it takes to lower a small BERT.
-    """
-    from torch.fx.traceback import NodeSource
-
-    before = vars(NodeSource).get("__deepcopy__")
-    NodeSource.__deepcopy__ = lambda self, memo: self  # type: ignore[attr-defined]  # noqa: ARG005 - the protocol of copy
-    try:
-        yield
-    finally:
-        if before is None:
-            del NodeSource.__deepcopy__  # type: ignore[attr-defined]
-        else:
-            NodeSource.__deepcopy__ = before  # type: ignore[attr-defined]
-
-
-@contextlib.contextmanager
-def _compiling_what_is_called() -> Iterator[None]:
-    """Let graphs become Python code when they are called or their code is read, and not after every change of a pass.
-
-    For a small BERT, 30 of 1,400 are needed (torch 2.13, ExecuTorch 1.5), which saves a fifth of the time that lowering takes. PyTorch does
-    the same in its own compiler, in a class of its own (``torch.fx._lazy_graph_module``) that ExecuTorch does not use. For each delegate,
-    ExecuTorch makes a line for its log from the whole graph; as text, a graph therefore is only its modules here.
-    """
-    graphs, compiled, text = torch.fx.GraphModule, torch.fx.GraphModule.recompile, torch.fx.GraphModule.__str__
-
-    def called(self: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-        compiled(self)
-        return self(*args, **kwargs)
-
-    def changed(self: torch.fx.GraphModule) -> None:
-        codegen = self._graph._codegen  # noqa: SLF001 - as in the method that this replaces
-        if isinstance(codegen, torch.fx.graph._PyTreeCodeGen):  # noqa: SLF001 - as above
-            self._in_spec, self._out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec
-        vars(self).pop("_code", None)
-        type(self).forward = called  # each graph has a class of its own
-
-    class Code:
-        """The code of a graph that has none yet."""
-
-        def __get__(self, module: torch.fx.GraphModule, owner: type) -> str:
-            return compiled(module).src
-
-    graphs.recompile, graphs._code = changed, Code()  # type: ignore[method-assign,assignment] # noqa: SLF001 - as above
+def _printing_modules_only() -> Iterator[None]:
+    """Let a graph, as text, be only its modules: for each delegate, ExecuTorch makes a line for its log from the whole graph (1.5)."""
+    graphs, text = torch.fx.GraphModule, torch.fx.GraphModule.__str__
     graphs.__str__ = torch.nn.Module.__repr__  # type: ignore[method-assign]
     try:
         yield
     finally:
-        graphs.recompile, graphs.__str__ = compiled, text  # type: ignore[method-assign]
-        delattr(graphs, "_code")
+        graphs.__str__ = text  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
