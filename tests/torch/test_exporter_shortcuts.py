@@ -16,7 +16,7 @@ from hwmatrix.matrix.load import load  # noqa: E402 - after the check that its p
 from hwmatrix.matrix.plan import RunFacts, Selection, make_plan  # noqa: E402 - as above
 from hwmatrix.models import bundle as bundles  # noqa: E402 - as above
 from hwmatrix.models import exporter_shortcuts, onnx_export  # noqa: E402 - as above
-from hwmatrix.models.onnx_exporters import TRANSFORMERS  # noqa: E402 - as above
+from hwmatrix.models.onnx_exporters import TORCH, TRANSFORMERS  # noqa: E402 - as above
 from hwmatrix.records import Isolation, Size  # noqa: E402 - as above
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ made = bundle.verify(made)
 exporter_imports.for_openvino()
 for name in ("short", "long"):
     if name == "long":
-        exporter_shortcuts.of_exports = contextlib.nullcontext
+        exporter_shortcuts.of_tracing = contextlib.nullcontext
     child = os.fork()
     if not child:
         os._exit(isinstance(onnx_export.export_one(made, folder / name, "openvino"), onnx_export.OnnxFailure))
@@ -55,11 +55,11 @@ def files(folder: Path, *suffixes: str) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("exporter", [TRANSFORMERS, "generation"])
+@pytest.mark.parametrize("exporter", [TRANSFORMERS, TORCH, "generation"])
 def test_the_graphs_are_the_same_without_shortcuts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpt2: Bundle, exporter: str) -> None:
     short = onnx_export.export_one(gpt2, tmp_path / "short", exporter)
     assert not isinstance(short, onnx_export.OnnxFailure), short
-    monkeypatch.setattr(exporter_shortcuts, "of_exports", contextlib.nullcontext)
+    monkeypatch.setattr(exporter_shortcuts, "of_onnx", contextlib.nullcontext)
     onnx_export.export_one(gpt2, tmp_path / "long", exporter)
     assert files(tmp_path / "long", ".onnx") == files(tmp_path / "short", ".onnx")
 

@@ -12,9 +12,16 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def of_exports() -> Iterator[None]:
-    """All that make an export to ONNX or OpenVINO faster."""
-    with sharing_sources(), compiling_what_is_read(), trying_rules_of_the_operator():
+def of_tracing() -> Iterator[None]:
+    """Those of torch.export and of what follows it in PyTorch."""
+    with sharing_sources(), compiling_what_is_read():
+        yield
+
+
+@contextlib.contextmanager
+def of_onnx() -> Iterator[None]:
+    """Those of an export to ONNX."""
+    with of_tracing(), trying_rules_of_the_operator():
         yield
 
 

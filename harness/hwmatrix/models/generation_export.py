@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import UnsupportedError
-from hwmatrix.models import onnx_exporters, onnx_graph, openvino_graph
+from hwmatrix.models import exporter_shortcuts, onnx_exporters, onnx_graph, openvino_graph
 from hwmatrix.models.onnx_graph import INPUT_PREFIX, OUTPUT_PREFIX
 from hwmatrix.records import Dtype
 
@@ -191,7 +191,8 @@ def make_openvino(bundle: Bundle, folder: Path) -> dict[str, Any]:
 
         exporter: Any = OpenVINOExporter
         config = OpenVINOConfig(dynamic=True, dynamic_shapes=axes, stateful=samples.prefill is None)
-        return exporter().export(model, given, config).program
+        with exporter_shortcuts.of_tracing():
+            return exporter().export(model, given, config).program
 
     def export(sample: Mapping[str, Any], component: str) -> dict[str, Any]:
         import openvino

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
-from hwmatrix.models import exporter_shortcuts, folder, generation_export, manifests, onnx_exporters, openvino_conversion, openvino_graph
+from hwmatrix.models import folder, generation_export, manifests, onnx_exporters, openvino_conversion, openvino_graph
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.models.generation_export import GenerationExport
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of
@@ -379,8 +379,7 @@ def _export_now(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFail
         return openvino_conversion.make(bundle, path) if exporter == OPENVINO else GENERATION[exporter](bundle, path)
 
     try:
-        with exporter_shortcuts.of_exports():
-            _publish(bundle, cache, exporter, fill)
+        _publish(bundle, cache, exporter, fill)
     except (BundleError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - exporters raise anything

@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import chain_of
-from hwmatrix.models import onnx_extents, onnx_graph
+from hwmatrix.models import exporter_shortcuts, onnx_extents, onnx_graph
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _traced(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed: S
 
     exporter: Any = OnnxExporter
     sample: dict[str, Any] = dict(inputs)  # the exporter adds what it computes in advance
-    with with_extents(model, sample, fixed), _no_warnings():
+    with with_extents(model, sample, fixed), _no_warnings(), exporter_shortcuts.of_onnx():
         program = exporter().export(model, sample, OnnxConfig()).program
     return program, {name: tensor.numpy() for name, tensor in get_leaf_tensors(sample).items() if name not in inputs}
 
@@ -139,7 +139,8 @@ def with_any_shape(model: torch.nn.Module, sample: dict[str, Any], axes: dict[st
     from transformers.exporters.exporter_onnx import OnnxExporter
 
     exporter: Any = OnnxExporter
-    return exporter().export(model, sample, OnnxConfig(dynamic=True, dynamic_shapes=axes)).program
+    with exporter_shortcuts.of_onnx():
+        return exporter().export(model, sample, OnnxConfig(dynamic=True, dynamic_shapes=axes)).program
 
 
 def _with_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
@@ -161,7 +162,8 @@ def _with_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
 
     with _no_warnings(), torch.no_grad():
         names = list(flatten_outputs(model(**inputs, **options)))
-        program = torch.onnx.export(Flat().eval(), tuple(inputs.values()), dynamo=True, input_names=list(inputs), verbose=False)
+        with exporter_shortcuts.of_onnx():
+            program = torch.onnx.export(Flat().eval(), tuple(inputs.values()), dynamo=True, input_names=list(inputs), verbose=False)
     assert program is not None  # noqa: S101 - dynamo=True always returns a program
     onnx_graph.name_outputs(program.model.graph, onnx_graph.output_names(names, inputs))
     return _saved(bundle, program.model, file, prepared={})

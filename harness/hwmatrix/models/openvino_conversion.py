@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import UnsupportedError
-from hwmatrix.models import onnx_extents, openvino_graph
+from hwmatrix.models import exporter_shortcuts, onnx_extents, openvino_graph
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of, with_extents
 from hwmatrix.models.onnx_graph import OUTPUT_PREFIX
 from hwmatrix.records import Dtype
@@ -132,7 +132,7 @@ def _exported(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed:
     _without_cache(model)
     exporter: Any = OpenVINOExporter
     sample = dict(inputs)  # the exporter adds to it what it computes in advance
-    with with_extents(model, sample, fixed):
+    with with_extents(model, sample, fixed), exporter_shortcuts.of_tracing():
         program = exporter().export(model, sample, OpenVINOConfig(stateful=False)).program
     openvino_graph.fit_inputs(program, inputs, {name: tensor for name, tensor in get_leaf_tensors(sample).items() if name not in inputs})
     names = tuple(next(iter(port.get_names()), None) for port in program.outputs)
