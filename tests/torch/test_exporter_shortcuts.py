@@ -140,3 +140,18 @@ def test_rules_are_tried_where_their_operator_is_and_the_graph_is_the_same(monke
     assert 0 < len(tried) < len(all_tried) / 4
     assert {"Transpose", "Reshape"} <= set(tried)
     assert RewriteRule.try_rewrite is own, "as it was"
+
+
+def test_other_versions_of_the_packages_work_without_shortcuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxscript")
+    from onnxscript.rewriter import RewriteRule
+    from torch.fx import traceback
+
+    class Rule(RewriteRule):  # type: ignore[misc, unused-ignore]  # without types where onnxscript has none
+        def __init__(self) -> None:
+            """Without a pattern under the name that is known here."""
+
+    monkeypatch.delattr(traceback, "NodeSource")
+    monkeypatch.setattr(RewriteRule, "try_rewrite", lambda *_, **__: "tried")
+    with exporter_shortcuts.of_onnx():
+        assert Rule().try_rewrite(None, None, None) == "tried"

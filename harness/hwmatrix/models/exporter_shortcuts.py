@@ -32,7 +32,11 @@ def sharing_sources() -> Iterator[None]:
     Each pass copies the whole history of each node, which grows with every pass, and which nothing changes (torch 2.13): a seventh of the
     time that it takes to lower a small BERT to ExecuTorch.
     """
-    from torch.fx.traceback import NodeSource
+    try:
+        from torch.fx.traceback import NodeSource
+    except ImportError:  # a PyTorch that keeps no such records
+        yield
+        return
 
     before = vars(NodeSource).get("__deepcopy__")
     NodeSource.__deepcopy__ = lambda self, memo: self  # type: ignore[attr-defined]  # noqa: ARG005 - the protocol of copy
@@ -99,7 +103,10 @@ def trying_rules_of_the_operator() -> Iterator[None]:
     tried = rules.try_rewrite
 
     def tried_if_it_may_match(self: Any, model: Any, graph: Any, node: Any, *, verbose: int | None = None, tracer: Any = None) -> Any:
-        ends_with = self._target_pattern.output_nodes[0].op_identifier()  # None: any operator, or one of several
+        try:
+            ends_with = self._target_pattern.output_nodes[0].op_identifier()  # None: any operator, or one of several
+        except AttributeError:  # another version of ONNX Script
+            ends_with = None
         if tracer is None and ends_with is not None and ends_with[:2] != (node.domain, node.op_type):
             return None
         return tried(self, model, graph, node, verbose=verbose, tracer=tracer)
