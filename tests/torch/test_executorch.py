@@ -141,6 +141,14 @@ def test_shortcuts_end_with_the_lowering_and_its_graphs_can_still_be_called_and_
     torch.testing.assert_close(exported.named(torch.utils._pytree.tree_leaves(module(IDS)))["result"], expected)
 
 
+def test_a_graph_as_text_is_its_modules_while_it_is_lowered() -> None:
+    module = torch.fx.symbolic_trace(torch.nn.ReLU())
+    with lowering._printing_modules_only():
+        assert str(module) == repr(module)
+        assert "torch.nn.functional.relu" not in str(module)
+    assert "torch.nn.functional.relu" in str(module), "as it was"
+
+
 def test_xnnpack_takes_what_it_can_and_the_rest_is_named() -> None:
     exported, lowered, expected = made(torch.relu)
     assert lowered.delegates == 1

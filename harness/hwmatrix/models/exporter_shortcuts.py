@@ -1,4 +1,4 @@
-"""Work of the exporters that does not change a graph, left out. Without it the files are the same, byte by byte: tests compare them."""
+"""Shortcuts for the exporters: work that does not change a graph is left out. Tests compare the files with those of the long way."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def of_tracing() -> Iterator[None]:
-    """Those of torch.export and of what follows it in PyTorch."""
+    """The shortcuts for torch.export and for PyTorch's passes after it."""
     with sharing_sources(), compiling_what_is_read():
         yield
 
 
 @contextlib.contextmanager
 def of_onnx() -> Iterator[None]:
-    """Those of an export to ONNX."""
+    """The shortcuts for an export to ONNX."""
     with of_tracing(), trying_rules_of_the_operator():
         yield
 
@@ -94,7 +94,7 @@ def compiling_what_is_read() -> Iterator[None]:
 def trying_rules_of_the_operator() -> Iterator[None]:
     """Let ONNX Script try only those of its rules at a node whose pattern ends with that node's operator.
 
-    Its matcher comes to the same end in every case, after it has listed the whole graph for each rule that ends with several nodes
+    At all other nodes its matcher finds nothing, but lists the whole graph first for each rule that ends with several nodes
     (onnxscript 0.7).
     """
     from onnxscript.rewriter import RewriteRule
