@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hwmatrix.basics.cache_folder import cache_folder
 from hwmatrix.classifier.answers import (
@@ -27,6 +27,7 @@ from hwmatrix.classifier.cache import ClassificationCache, Question
 from hwmatrix.classifier.pool_config import PoolMember, pool_config
 from hwmatrix.classifier.task_models import Candidate, recommend
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.knowledge.compatibility import Subject, compatibility_of
 from hwmatrix.knowledge.evidence import Evidence, Nearness
 from hwmatrix.knowledge.fit_document import choice_data
@@ -37,11 +38,11 @@ from hwmatrix.knowledge.priorities import backend_of
 from hwmatrix.knowledge.profiles import HardwareProfile, Needs, Override, availability_of, parse_overrides
 from hwmatrix.knowledge.recommend import BASELINE, DETECTED, Reason, choose
 from hwmatrix.knowledge.requirements import requirements_for
-from hwmatrix.knowledge.stand_ins import Detector, classify, hardware_detector, replaced
 from hwmatrix.matrix.load import load
+from hwmatrix.models.classify import classify
 from hwmatrix.models.names import is_name
 from hwmatrix.models.structure import tier_of
-from hwmatrix.records import Backend, Basis, Classification, Detection, Size
+from hwmatrix.records import Backend, Classification, Detection, Size
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,16 @@ if TYPE_CHECKING:
 
     from hwmatrix.matrix.spec import MatrixSpec
     from hwmatrix.records import ModelPlan, SizeTier
+
+
+class Detector(Protocol):
+    """The interface of a detector: ``hwmatrix.hardware.api.HardwareDetector`` is one."""
+
+    def detect(self) -> Mapping[str, Detection]:
+        """The detected hardware, by hardware type."""
+
+    def get_torch_device_with_priority(self, priority_list: Sequence[str] | None = None, preferred_index: int = 0) -> str:
+        """PyTorch's name of the first device of a list that it can use here."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +107,7 @@ class HardwareAwareModelClassifier:
             raise ConfigError(problems)
         self._bounds = bounds
         self._sources = sources or Sources()
-        self._detector = self._sources.detector or hardware_detector(hardware_cache_path, force_refresh=force_refresh)
+        self._detector = self._sources.detector or HardwareDetector(hardware_cache_path, force_refresh)
         self._kept = ClassificationCache(Path(model_db_path)) if model_db_path is not None else None
         self._force_refresh = force_refresh
         self._matrix = Reread(load)
@@ -155,7 +166,7 @@ class HardwareAwareModelClassifier:
                 "resource_requirements": needs["basis"],
             },
             nearness=choice.nearness.value if choice.nearness else None,
-            reasons=[{"basis": reason.basis, "text": reason.text} for reason in (*choice.reasons, *doubts, *_missing_part_reasons())],
+            reasons=[{"basis": reason.basis, "text": reason.text} for reason in (*choice.reasons, *doubts)],
             expected=expectations(model_name),
             evidence=self._on_record().answer(),
         )
@@ -384,11 +395,6 @@ def words(values: Sequence[str], where: str) -> tuple[str, ...]:
     if others:
         raise ConfigError([Problem(where=where, what=f"{value!r} is not a string", hint="names are text") for value in others])
     return tuple(dict.fromkeys(values))
-
-
-def _missing_part_reasons() -> list[Reason]:
-    """A reason that names missing parts of hwmatrix and their replacements; empty if no part is missing."""
-    return [Reason(basis=Basis.NONE.value, text=sentence) for sentence in replaced()]
 
 
 def _architecture_on_record(model_name: str, records: Sequence[Evidence]) -> str | None:

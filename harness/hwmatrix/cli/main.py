@@ -58,25 +58,6 @@ _COMMANDS: Final = (
 )
 """Commands, in the order of the help. Running one command imports only its own module."""
 
-_LISTS: Final = frozenset(
-    {
-        "--add",
-        "--architectures",
-        "--dtypes",
-        "--fail-on",
-        "--hw",
-        "--models",
-        "--require",
-        "--resource-config",
-        "--runners",
-        "--status",
-        "--targets",
-    }
-)
-"""Options that take several words: ``--models bert vit``."""
-_AXES: Final = frozenset({"--batch", "--sequence-length", "--threads"})
-"""Options that take several words in the commands of :data:`_VARYING`. Others take one value."""
-_VARYING: Final = frozenset({"matrix", "plan"})
 _DEFAULT_VALUES: Final = {"--compare": "newest"}
 """Options that may be given without a value, and the value that they get then."""
 _TOLD_ON_IMPORT: Final = ("torchao", "torch.utils._pytree")
@@ -101,9 +82,9 @@ def main(argv: list[str] | None = None) -> int:
 def _main(argv: list[str] | None) -> int:
     interrupt_on_sigterm()
     stderr = Console(stderr=True)
+    words = sys.argv[1:] if argv is None else argv
     try:
         _log_at(os.environ.get("LOGLEVEL", "WARNING"))
-        words = spread(sys.argv[1:] if argv is None else argv)
         result = program(words[0] if words else None)(words, standalone_mode=False)
         if result == INTERRUPTED:  # some versions of typer turn Ctrl-C into an exit code themselves
             raise KeyboardInterrupt  # noqa: TRY301 - handled below
@@ -115,13 +96,18 @@ def _main(argv: list[str] | None) -> int:
         return ConfigError.exit_code
     except (KeyboardInterrupt, typer.Abort):
         forget_interrupt()
-        stderr.print("interrupted: finished work is kept; continue with --resume", markup=False)
+        stderr.print(f"interrupted{': finished work is kept; continue with --resume' if _can_continue(words) else ''}", markup=False)
         return INTERRUPTED
     return result if isinstance(result, int) else 0
 
 
-class _InOrder(TyperGroup):
-    """Lists commands in the order above: the most common first."""
+class _Commands(TyperGroup):
+    """The commands, in the order above: the most common first. Their options may take several words."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that the words name, and its own words."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command, rest if command is None else spread(rest, command)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the commands."""
@@ -148,7 +134,7 @@ def program(command: str | None = None) -> typer.Typer:
     """The program with one command, or with all if ``command`` is unknown."""
     app = typer.Typer(
         name="hwmatrix",
-        cls=_InOrder,
+        cls=_Commands,
         help="Find out which Hugging Face models work on which hardware, how well and how fast; and why others do not.",
         callback=_always_named,
         no_args_is_help=True,
@@ -184,30 +170,60 @@ def _log_at(level: str) -> None:
             logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def spread(argv: list[str]) -> list[str]:
-    """Repeat an option that takes several words before each of them, as click requires.
+def _can_continue(words: list[str]) -> bool:
+    """Whether the command of these words has the option --resume."""
+    app = program(words[0] if words else None)
+    command = typer.main.get_group(app).commands.get(words[0] if words else "")
+    return any("--resume" in parameter.opts for parameter in command.params) if command is not None else False
+
+
+def spread(words: list[str], command: Any) -> list[str]:
+    """Repeat an option that takes several words before each of them, as click requires: ``--models bert vit``.
+
+    Such an option is declared as a list, with a metavar that ends with an ellipsis. It takes every word up to the next option, but leaves
+    the last ones to arguments that the command requires: ``fit --hw cpu cuda bert``.
 
     Raises:
         ConfigError: such an option has no value: ignoring it would select everything.
     """
+    nested = getattr(command, "commands", {})
+    if words and words[0] in nested:
+        return [words[0], *spread(words[1:], nested[words[0]])]
+    options = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts) if name.startswith("-")}
+    lists = {name for name, option in options.items() if option.multiple and (option.metavar or "").endswith("...")}
+    lacking = sum(each.required for each in command.params if each.param_type_name == "argument")
+    result: list[list[str]] = []  # each option with its value, and each argument
+    last: list[int] = []  # where the words of the last such option are in ``result``
     spreading: str | None = None
-    words: list[str] = []
-    lists = _LISTS | (_AXES if argv and argv[0] in _VARYING else frozenset())
-    for index, word in enumerate(argv):
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        empty = not rest or rest[0].startswith("-")
+        if word == "--":
+            result.append([word, *rest])
+            lacking -= len(rest)
+            break
         if word in lists:
-            spreading = word
-            if index + 1 == len(argv) or argv[index + 1].startswith("-"):
+            if empty:
                 raise ConfigError([Problem(where=word, what="no value is given", hint=f"name one or more: {word} A B")])
+            spreading, last = word, []
         elif word.startswith("-"):
-            spreading = None
-            words.append(word)
-            if word in _DEFAULT_VALUES and (index + 1 == len(argv) or argv[index + 1].startswith("-")):
-                words.append(_DEFAULT_VALUES[word])
+            spreading, option = None, options.get(word)
+            if empty and word in _DEFAULT_VALUES:
+                result.append([word, _DEFAULT_VALUES[word]])
+            else:
+                values = 0 if option is None or option.is_flag else option.nargs
+                result.append([word, *rest[:values]])
+                del rest[:values]
         elif spreading is not None:
-            words += [spreading, word]
+            last.append(len(result))
+            result.append([spreading, word])
         else:
-            words.append(word)
-    return words
+            lacking -= 1
+            result.append([word])
+    for at in last[max(1, len(last) - lacking) :] if lacking > 0 else ():
+        result[at] = result[at][1:]
+    return [word for each in result for word in each]
 
 
 if __name__ == "__main__":

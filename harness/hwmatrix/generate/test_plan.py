@@ -12,7 +12,7 @@ from hwmatrix.generate.literals import plain
 from hwmatrix.knowledge.names import look_up
 from hwmatrix.knowledge.priorities import backend_of, priority_for
 from hwmatrix.knowledge.requirements import RequirementsError, requirements_for
-from hwmatrix.knowledge.stand_ins import classify
+from hwmatrix.models.classify import classify
 from hwmatrix.models.types import is_type
 from hwmatrix.records import TYPE_PREFIX, Backend, Basis, Classification, Dtype, Size
 

@@ -16,7 +16,7 @@ from hwmatrix.knowledge.on_record import Place, on_record
 from hwmatrix.knowledge.priorities import order_of
 from hwmatrix.knowledge.profiles import Availability, availability_of
 from hwmatrix.knowledge.requirements import Question, at_batch, estimate_for, known_size, memory_kind, peaks_on_record
-from hwmatrix.knowledge.stand_ins import classify
+from hwmatrix.models.classify import classify
 from hwmatrix.records import Backend, Basis, Dtype, ModelPlan
 from hwmatrix.records.backends import descriptor_of
 

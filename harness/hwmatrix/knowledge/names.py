@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import CellFailure, ConfigError, Problem
-from hwmatrix.knowledge.stand_ins import classify
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.matrix.spec import SizeSpec
 from hwmatrix.models import hub
 from hwmatrix.models.build import HUB
 from hwmatrix.models.checkpoint import inspect, plan_for
+from hwmatrix.models.classify import classify
 from hwmatrix.models.listed_sizes import listed_size, listed_sizes
 from hwmatrix.models.names import check_name
 from hwmatrix.models.spelling import abbreviated_entry, entry_for

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, FactoryError, Problem
+from hwmatrix.hardware.detector import detect
 from hwmatrix.knowledge.calibration import BackendCalibration, Features, calibration, expected, features_of
 from hwmatrix.knowledge.measured_memory import named, same_model
 from hwmatrix.knowledge.names import look_up, shipped_model
 from hwmatrix.knowledge.on_record import on_record
-from hwmatrix.knowledge.stand_ins import classify, detect
+from hwmatrix.models.classify import classify
 from hwmatrix.models.listed_sizes import listed_sizes
 from hwmatrix.models.sizes import FORMULA, ModelSize, model_size
 from hwmatrix.records import Backend, Basis, Dtype, ModelPlan, Requirements, Size

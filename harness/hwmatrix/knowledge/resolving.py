@@ -1,4 +1,4 @@
-"""Chooses a device for a model, even if detection or the classifier is missing or broken."""
+"""Chooses a device for a model, even if detection or the classifier fails."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwmatrix.errors import CellFailure, HwmatrixError
+from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.knowledge.fallback import AttemptPlan, Tried, next_attempt
 from hwmatrix.knowledge.priorities import backend_of, guess_from_name, order_of
+from hwmatrix.models.classify import classify as classified
 from hwmatrix.records import Backend, Classification, Status
 from hwmatrix.records.backends import descriptor_of
 
@@ -83,8 +85,8 @@ def resolve_device(
     """
     preferred = None if preference in {None, AUTO} else backend_of(str(preference)).value
     missing: list[str] = []
-    found = _answer_of("detection", detect or _detect, missing)
-    kind = _answer_of("classification", lambda: (classify or _classify)(model), missing)
+    found = _answer_of("detection", detect or HardwareDetector().detect, missing)
+    kind = _answer_of("classification", lambda: (classify or classified)(model), missing)
     if found is None and kind is None:
         level = Level.DEFAULT if preferred is None else Level.PREFERENCE
         _warn(missing, level)
@@ -101,11 +103,6 @@ def resolve_device(
     return _resolution(model, hardware, level, kind, passed_over=tuple(passed_over), missing=tuple(missing))
 
 
-def torch_name(hardware: Backend) -> str | None:
-    """PyTorch's name for devices of this kind (``cuda`` for ROCm, too); None for hardware that it does not support."""
-    return descriptor_of(hardware).torch_device
-
-
 def torch_absences() -> dict[str, str | None]:
     """For each hardware, why PyTorch cannot use it, or None if it can. The CPU always can be used."""
     unknown = "not checked: PyTorch does not know it, and detection is missing"
@@ -115,7 +112,9 @@ def torch_absences() -> dict[str, str | None]:
         import torch
     except (ImportError, OSError) as error:  # OSError: one of its libraries cannot be loaded
         return reasons | {
-            name.value: f"PyTorch cannot be imported: {error}" for name in Backend if torch_name(name) and name is not Backend.CPU
+            name.value: f"PyTorch cannot be imported: {error}"
+            for name in Backend
+            if descriptor_of(name).torch_device and name is not Backend.CPU
         }
     gpu = torch.cuda.is_available()
     reasons[Backend.CUDA] = None if gpu and torch.version.cuda else f"PyTorch {torch.__version__} finds no NVIDIA GPU"
@@ -147,19 +146,5 @@ def _warn(missing: Sequence[str], level: Level) -> None:
 
 def _resolution(model: str, hardware: str, level: Level, kind: Classification | None, **details: tuple[Any, ...]) -> Resolution:
     return Resolution(
-        model=model, hardware=hardware, torch_device=torch_name(Backend(hardware)), level=level, classification=kind, **details
+        model=model, hardware=hardware, torch_device=descriptor_of(hardware).torch_device, level=level, classification=kind, **details
     )
-
-
-def _detect() -> Mapping[str, Detection]:
-    """Detect this machine's hardware. The detector is imported here: if that fails, the next level takes over."""
-    from hwmatrix.hardware.api import HardwareDetector
-
-    return HardwareDetector().detect()
-
-
-def _classify(model: str) -> Classification:
-    """Classify a model. The classifier is imported here for the same reason."""
-    from hwmatrix.models.classify import classify
-
-    return classify(model)

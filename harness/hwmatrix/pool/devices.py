@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import psutil
 
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.hardware.api import HardwareDetector
+from hwmatrix.hardware.detector import detect
 from hwmatrix.knowledge.priorities import backend_of
-from hwmatrix.knowledge.stand_ins import detect, hardware_detector, is_unchecked
 from hwmatrix.records import Backend, Detection
 from hwmatrix.records.backends import descriptor_of, descriptors
 
@@ -99,9 +100,7 @@ class Machine:
         if hardware == Backend.CPU:
             return None
         if self._detector is None:
-            if is_unchecked():
-                return None  # without detection, only an attempt can tell
-            self._detector = hardware_detector()
+            self._detector = HardwareDetector()
         found = self._detector.detect().get(hardware)
         if found is None:
             return "the detector did not report it"

@@ -11,7 +11,6 @@ from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.priorities import order_of
 from hwmatrix.knowledge.resolving import AUTO
-from hwmatrix.knowledge.stand_ins import is_unchecked
 from hwmatrix.pool.devices import Device, device_of, has_several
 from hwmatrix.records import Backend, Classification, Dtype, Family
 
@@ -134,9 +133,9 @@ def _order(preferences: Mapping[str, Any] | None, kind: Classification) -> tuple
         return _with_cpu(_with_index(_device_names(given["priority_list"]), index))
     device = given.get("device")
     if device is None or device == AUTO:
-        return _with_cpu(_with_index(() if is_unchecked() else order_of(kind), index))
+        return _with_cpu(_with_index(order_of(kind), index))
     chosen = str(device_of(str(device)))
-    after = () if is_unchecked() else order_of(kind, preferred=device_of(chosen).hardware)[1:]
+    after = order_of(kind, preferred=device_of(chosen).hardware)[1:]
     return _with_cpu((*_with_index((chosen,), index), *after))
 
 

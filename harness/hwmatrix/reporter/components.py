@@ -149,7 +149,7 @@ def _classification(module: ModuleType) -> None:
 
 def _requirements(module: ModuleType) -> None:
     """Both requirements and the error that the model's size is unknown are valid answers."""
-    classification = importlib.import_module("hwmatrix.knowledge.stand_ins").classify(_KNOWN_MODEL)
+    classification = importlib.import_module("hwmatrix.models.classify").classify(_KNOWN_MODEL)
     try:
         module.requirements_for(None, model_name=_KNOWN_MODEL, classification=classification, hardware=Backend.CPU.value)
     except module.RequirementsError as unknown:

@@ -12,10 +12,10 @@ from hwmatrix.basics.files import write_atomically
 from hwmatrix.classifier.classifier import Sources
 from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.faults.error_records import ReportedError, from_dict, in_utc, merged, of_type, recognized
+from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.knowledge.compatibility_table import table_of
 from hwmatrix.knowledge.evidence import default_database
 from hwmatrix.knowledge.on_record import LATEST, NOTHING, OnRecord, on_record
-from hwmatrix.knowledge.stand_ins import DETECTION, hardware_detector, missing_parts
 from hwmatrix.pool.pool import get_global_resource_pool
 from hwmatrix.records import Status
 from hwmatrix.reporter import collecting, components, stack
@@ -98,10 +98,7 @@ class HardwareCompatibilityReporter:
 
     def collect_hardware_detection_errors(self) -> list[ErrorDict]:
         """Why each missing kind of hardware is missing; also errors of the detector itself."""
-        if self._sources.detector is None and DETECTION in missing_parts():
-            message = f"{DETECTION} cannot be imported: {missing_parts()[DETECTION]}"
-            return self._store(_DETECTION, [of_type("component_broken", message, component=_DETECTION)])
-        detector = self._sources.detector or hardware_detector()
+        detector = self._sources.detector or HardwareDetector()
         try:
             detections = detector.detect()
         except Exception as error:  # noqa: BLE001 - a caller's own detector may raise anything, which is then reported

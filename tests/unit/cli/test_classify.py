@@ -14,7 +14,6 @@ from factory_rows import Database, steady
 
 from hwmatrix.cli import classify as classifying
 from hwmatrix.cli import main
-from hwmatrix.cli.main import spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,13 +59,6 @@ def printed_json(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
 def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     assert hwmatrix("classify", *argv) == 0
     return capsys.readouterr().out
-
-
-def test_options_that_take_several_words() -> None:
-    words = "classify --task t --hw cuda mps --resource-config a b --format json"
-    assert spread(words.split()) == (
-        "classify --task t --hw cuda --hw mps --resource-config a --resource-config b --format json".split()  # noqa: SIM905
-    )
 
 
 def test_without_options_the_models_of_matrix_yaml(capsys: pytest.CaptureFixture[str]) -> None:

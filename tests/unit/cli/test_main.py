@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import factory_plans as make
 import pytest
+import typer.main
 from fake_executor import FakeExecutor
 
 from hwmatrix import __version__
@@ -16,7 +17,7 @@ from hwmatrix.app.schemas import REPORTS
 from hwmatrix.cli import detect as detecting
 from hwmatrix.cli import main
 from hwmatrix.cli.main import _COMMANDS, program, spread
-from hwmatrix.errors import ConfigError, EngineError, ImageBuildError
+from hwmatrix.errors import EngineError, ImageBuildError
 from hwmatrix.records import Detection
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ def cells(project: Path) -> dict[str, str]:
         ("matrix --models a -v", "matrix --models a -v"),
         ("matrix --batch 1 8 --threads 1 2", "matrix --batch 1 --batch 8 --threads 1 --threads 2"),
         ("fit --batch 8 bert", "fit --batch 8 bert"),
+        ("fit --hw cpu bert", "fit --hw cpu bert"),
+        ("fit --hw cpu cuda bert --batch 8", "fit --hw cpu --hw cuda bert --batch 8"),
+        ("fit bert --hw cpu cuda", "fit bert --hw cpu --hw cuda"),
+        ("fit --hw cpu cuda -- bert", "fit --hw cpu --hw cuda -- bert"),
+        ("fit --hw cpu", "fit --hw cpu"),
+        ("runner plan --runners a b", "runner plan --runners a --runners b"),
         ("types --compare", "types --compare newest"),
         ("types --compare --format json", "types --compare newest --format json"),
         ("types a --compare 5.23.0", "types a --compare 5.23.0"),
@@ -77,14 +84,12 @@ def cells(project: Path) -> dict[str, str]:
     ],
 )
 def test_options_that_take_several_values(words: str, expected: str) -> None:
-    assert spread(words.split()) == expected.split()
+    assert spread(words.split(), typer.main.get_command(program())) == expected.split()
 
 
 @pytest.mark.parametrize("words", ["matrix --models", "matrix --models --all", "matrix --targets -v", "matrix --models a --architectures"])
 def test_such_an_option_without_values_is_refused(words: str) -> None:
     """Ignoring it would run everything."""
-    with pytest.raises(ConfigError, match="no value is given"):
-        spread(words.split())
     assert hwmatrix(*words.split()) == 2
 
 
@@ -139,6 +144,16 @@ def test_a_target_that_this_machine_lacks_is_left_to_others(
     executor.missing = {}
     assert hwmatrix("matrix", "--resume") == 0
     assert set(cells(project).values()) == {"pass"}
+
+
+@pytest.mark.parametrize("words", ["show", "why bert cpu", "fit bert", "evidence"])
+def test_only_a_run_can_be_continued(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hwmatrix.cli.main._Commands.invoke", interrupted)
+    assert hwmatrix(*words.split()) == 130
+    assert "--resume" not in capsys.readouterr().err
 
 
 def test_an_interrupted_run_is_reported(project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,6 @@ import pytest
 from pool_machines import detection
 
 from hwmatrix.errors import ConfigError, FactoryError, StoreError
-from hwmatrix.knowledge import resolving
 from hwmatrix.knowledge.priorities import guess_from_name
 from hwmatrix.knowledge.resolving import Level, resolve_device, torch_absences
 from hwmatrix.records import Classification, Detection, Family, Status, Structure
@@ -145,13 +144,6 @@ def test_a_kind_that_detection_leaves_out_is_reported() -> None:
     found = resolve_device("bert", "cuda", detect=lambda: {"cpu": detection("cpu")}, classify=classified(Family.EMBEDDING))
     assert found.hardware == "cpu"
     assert found.passed_over[0].reason == "it was not detected"
-
-
-def test_the_parts_of_this_package_are_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolving, "_detect", here("cuda"))
-    found = resolve_device("BertModel")
-    assert found.level is Level.FULL
-    assert found.hardware == "cuda"
 
 
 @pytest.mark.parametrize(
