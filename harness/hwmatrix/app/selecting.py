@@ -10,7 +10,7 @@ from hwmatrix.app.type_models import TypeModels
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import CellFailure, ConfigError, NothingSelectedError, Problem
 from hwmatrix.knowledge.names import is_folder, listed_name
-from hwmatrix.matrix.plan import DEFAULT_SUITE, Selection
+from hwmatrix.matrix.plan import DEFAULT_SUITE, Selection, none_of
 from hwmatrix.matrix.shipped import CONSTRAINTS, image_files
 from hwmatrix.models import hub
 from hwmatrix.models.build import HUB, RECIPE, TRAINED
@@ -49,7 +49,7 @@ def select(
     """Resolve the named models. A folder or a hub id that matrix.yaml does not list is inspected now; a type of transformers is not.
 
     ``architectures`` may also contain the words of ``records.Structure``: they select all architectures with that structure. ``say`` gets
-    messages for the user: which entry an alias refers to, and what a suite of all types consists of.
+    messages for the user: which entry an alias refers to, what a suite of all types consists of, and which targets have none of ``dtypes``.
 
     Raises:
         ConfigError: unknown names, each with a suggestion; checkpoints that cannot or must not be loaded; all types in full size.
@@ -59,18 +59,17 @@ def select(
     problems: list[Problem] = []
     resolved = _resolve(models, matrix, size or (listed.size if suite and listed else Size.TINY), cache, problems)
     types, types_of = resolved.types, None
-    if say is not None:
-        for line in resolved.messages:
-            say(line)
+    say = say or (lambda _: None)
+    for line in (*resolved.messages, *_untested(matrix, targets, dtypes)):
+        say(line)
     if listed is not None and listed.models == "types" and not resolved.names and not everything:
         if size is Size.FULL:
             what = "a suite of all types of transformers is tiny: its models are made from their types alone"
             problems.append(Problem(where="--size", what=what, hint="leave it out, or name models: --models bert --size full"))
         known = TypeModels.beside(matrix.spec)
         types, types_of = known.missing(), known.found.version
-        if say is not None:
-            for line in known.told(image_files(matrix.path.absolute().parent).get(CONSTRAINTS)):
-                say(line)
+        for line in known.told(image_files(matrix.path.absolute().parent).get(CONSTRAINTS)):
+            say(line)
     if listed is not None and listed.models == "diffusion" and not resolved.names and not everything:
         types = TypeModels.beside(matrix.spec).diffusion()
     problems += [
@@ -99,6 +98,15 @@ def select(
         size=size,
         everything=everything,
     )
+
+
+def _untested(matrix: LoadedMatrix, targets: Sequence[str], dtypes: Sequence[str]) -> list[str]:
+    """The targets among these, or all, that have none of the precisions, in words."""
+    return [
+        f"{name}: {none_of(dtypes, target.every_dtype)}"
+        for name, target in matrix.spec.targets.items()
+        if dtypes and {*dtypes} <= {*Dtype} and (not targets or name in targets) and not {*dtypes} & {*target.every_dtype}
+    ]
 
 
 def _tested(matrix: LoadedMatrix, targets: Sequence[str]) -> tuple[Dtype, ...]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hwmatrix.basics.escape import plain
-from hwmatrix.cli.options import DEFAULT_OUTPUT
+from hwmatrix.cli.options import DEFAULT_OUTPUT, AcrossOption
 from hwmatrix.report.diff import make_diff, side_of
 from hwmatrix.report.diff_text import SYMBOLS, TITLES, diff_html, diff_json, diff_md
 from hwmatrix.report.settings import short
@@ -46,18 +46,22 @@ def diff_command(
     old: Old,
     new: New = str(DEFAULT_OUTPUT),
     *,
+    across: AcrossOption = None,
     output: Annotated[DiffFormat, typer.Option("--format", help="A table, or a document.")] = DiffFormat.TABLE,
     file: Annotated[Path | None, typer.Option("--output", help="Write to this file instead of printing.", metavar="FILE")] = None,
 ) -> None:
     """Show what changed between two runs: newly broken, newly works, slower, faster, memory, placement, packages.
 
-    Speed is compared only where it can be: on hardware, on the same machine, undisturbed. Examples:
+    Speed is compared only where it can be: on hardware, on the same machine, undisturbed. With --across dtype, each cell is compared with
+    the same one in other precisions. Examples:
 
         hwmatrix diff reports/published
 
         hwmatrix diff old.duckdb new.duckdb@20261120T072723Z-42934e --format markdown --output diff.md
+
+        hwmatrix diff float32.duckdb int8.duckdb --across dtype
     """
-    found = make_diff(side_of(old), side_of(new))
+    found = make_diff(side_of(old), side_of(new), across_dtype=across is not None)
     makers = {DiffFormat.MARKDOWN: diff_md, DiffFormat.JSON: diff_json, DiffFormat.HTML: diff_html}
     if output is DiffFormat.TABLE and file is None:
         _print_diff(found)
@@ -74,8 +78,8 @@ def _print_diff(diff: Diff) -> None:
     console = Console()
     head = f"{diff.old.run.run_id} → {diff.new.run.run_id}: {diff.compared} cells compared, the speed of {diff.timed}"
     console.print(Text(head if diff.changes else f"{head}; nothing changed"), soft_wrap=True)
-    if not diff.compared:
-        console.print(Text("no cell is in both runs: their models, sizes, targets or isolation differ"))
+    for note in diff.notes:
+        console.print(Text(plain(note)), soft_wrap=True)
     for kind in diff.counts:
         changes = diff.of(kind)
         console.print(Text(f"\n{SYMBOLS[kind]} {TITLES[kind]} ({len(changes)})", style="bold"))

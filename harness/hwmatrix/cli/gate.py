@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import pydantic
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, known
-from hwmatrix.errors import GateError
+from hwmatrix.basics.escape import plain
+from hwmatrix.cli.options import DEFAULT_OUTPUT, AcrossOption, Format, FormatOption, Matrix, known
+from hwmatrix.errors import ConfigError, GateError, Problem
 from hwmatrix.matrix.load import load
 from hwmatrix.report.diff import Side, make_diff, side_of
-from hwmatrix.report.gate import DEFAULT_KINDS, GATEABLE, GateRules, Violation, check
+from hwmatrix.report.gate import DEFAULT_KINDS, GATEABLE, GateRules, Violation, check, unmatched_expectations, verdicts
 from hwmatrix.report.gate_text import GateDocument, annotation, entry, row
+from hwmatrix.report.numbers import plural
+
+_LISTED: Final = 3
+"""How many expectations without a cell the text names."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -38,37 +43,65 @@ def gate_command(
             "--fail-on", help=f"Changes since the baseline that fail the gate. [default: {' '.join(DEFAULT_KINDS)}]", metavar="KIND ..."
         ),
     ] = None,
+    across: AcrossOption = None,
+    max_loss: Annotated[
+        float | None, typer.Option("--max-loss", min=0, help="The largest allowed loss of a cell that passes.", metavar="LOSS")
+    ] = None,
+    max_p50_ratio: Annotated[
+        float | None,
+        typer.Option("--max-p50-ratio", min=0, help="How many times the baseline's p50 a cell may take: 1.2", metavar="RATIO"),
+    ] = None,
     matrix: Matrix = Path("matrix.yaml"),
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Pass if a run meets the expectations of matrix.yaml and is no worse than a baseline; otherwise print why, and exit with 8.
 
-    A failing cell needs an entry under expect: in matrix.yaml, with a reason and a link. An entry that no longer holds fails too. Examples:
+    A failing cell needs an entry under expect: in matrix.yaml, with a reason and a link. An entry that no longer holds fails too, and so
+    does a cell that was planned and not run. Examples:
 
         hwmatrix gate
 
-        hwmatrix gate --baseline reports/published --fail-on broken slower --require cpu openvino
+        hwmatrix gate --baseline reports/published --fail-on broken lost --require cpu openvino
+
+        hwmatrix gate --run int8 --baseline float32 --across dtype --max-p50-ratio 1 --max-loss 0.05
     """
     loaded = load(matrix)
     kinds = {kind.value: kind for kind in GATEABLE}
     chosen = known("--fail-on", fail_on or [kind.value for kind in DEFAULT_KINDS], kinds)
-    rules = GateRules(required=known("--require", require or (), loaded.spec.targets), kinds=tuple(kinds[name] for name in chosen))
+    if baseline is None and (across is not None or max_p50_ratio is not None):
+        what = "it compares with a baseline"
+        raise ConfigError([Problem(where="--across" if across else "--max-p50-ratio", what=what, hint="add --baseline")])
+    rules = GateRules(
+        required=known("--require", require or (), loaded.spec.targets),
+        kinds=tuple(kinds[name] for name in chosen),
+        max_loss=max_loss,
+        max_p50_ratio=max_p50_ratio,
+    )
     side = side_of(run)
     earlier = side_of(baseline) if baseline is not None else None
-    diff = make_diff(earlier, side) if earlier is not None else None
-    violations = check(loaded, side, diff, rules)
+    diff = make_diff(earlier, side, across_dtype=across is not None) if earlier is not None else None
+    violations, unmatched = check(loaded, side, diff, rules), unmatched_expectations(loaded, side)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for violation in violations:
             typer.echo(annotation(violation, str(matrix)), err=True)
     if output is Format.JSON:
-        _print_json(side, earlier, violations)
-    elif violations:
+        _print_json(side, earlier, violations, unmatched)
+    else:
         _print_violations(violations, matrix)
+        for note in (*(diff.notes if diff is not None and diff.pairs else ()), *_unmatched(unmatched)):
+            typer.echo(plain(note))
+    count = f"{verdicts(side)} of {len(side.cells)} cells have a verdict"
     if violations:
-        count = "1 violation" if len(violations) == 1 else f"{len(violations)} violations"
-        raise GateError(f"the gate failed: {count} in run {side.run.run_id}")
+        raise GateError(f"the gate failed: {plural(len(violations), 'violation')} in run {side.run.run_id}; {count}")
     if output is Format.TABLE:
-        typer.echo(f"the gate passed: run {side.run.run_id}, {len(side.cells)} cells, nothing unexpected")
+        typer.echo(f"the gate passed: run {side.run.run_id}; {count}, nothing unexpected")
+
+
+def _unmatched(unmatched: tuple[str, ...]) -> tuple[str, ...]:
+    if not unmatched:
+        return ()
+    listed = "; ".join(unmatched[:_LISTED]) + (f"; and {len(unmatched) - _LISTED} more" if len(unmatched) > _LISTED else "")
+    return (f"expect: in matrix.yaml covers no cell of this run with {len(unmatched)} of its entries: {listed}",)
 
 
 def _print_violations(violations: tuple[Violation, ...], matrix: Path) -> None:
@@ -81,12 +114,14 @@ def _print_violations(violations: tuple[Violation, ...], matrix: Path) -> None:
         console.print(Text(f"    {violation.advice}{where}", style="dim"), soft_wrap=True)
 
 
-def _print_json(side: Side, earlier: Side | None, violations: tuple[Violation, ...]) -> None:
+def _print_json(side: Side, earlier: Side | None, violations: tuple[Violation, ...], unmatched: tuple[str, ...]) -> None:
     document = GateDocument(
         ok=not violations,
         run_id=side.run.run_id,
         baseline=earlier.run.run_id if earlier else None,
         cells=len(side.cells),
+        verdicts=verdicts(side),
+        unmatched_expectations=unmatched,
         violations=tuple(entry(violation) for violation in violations),
     )
     data = pydantic.TypeAdapter(GateDocument).dump_python(document, mode="json")

@@ -57,6 +57,13 @@ class Priority(enum.StrEnum):
     ALL = "all"
 
 
+class Across(enum.StrEnum):
+    """In which setting two compared cells differ."""
+
+    DTYPE = "dtype"
+
+
+AcrossOption = Annotated[Across | None, typer.Option("--across", help="Compare each cell with the same one in other precisions.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="A table, or JSON.")]
 
 

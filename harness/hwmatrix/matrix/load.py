@@ -312,7 +312,7 @@ def _expect_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for index, expect in enumerate(spec.expect):
         for key, named, known in (("models", expect.models, spec.models), ("targets", expect.targets, spec.targets)):
             for position, name in enumerate(() if named == "all" else named):
-                if name not in known and not name.startswith(TYPE_PREFIX):
+                if name not in known and not (key == "models" and name.startswith(TYPE_PREFIX)):
                     what = f"expect.{index} names the unknown {key.removesuffix('s')} {name!r}"
                     yield ("expect", index, key, position), what, near_miss(name, known)
         if expect.status not in _EXPECTABLE:

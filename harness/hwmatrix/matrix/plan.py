@@ -26,7 +26,7 @@ from hwmatrix.records import (
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from hwmatrix.matrix.load import LoadedMatrix
     from hwmatrix.matrix.spec import MatrixSpec, SuiteSpec, TargetSpec
@@ -114,6 +114,11 @@ def check_selection(matrix: LoadedMatrix, selection: Selection) -> None:
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def none_of(asked: Iterable[str], has: Iterable[str]) -> str:
+    """Why a target has no cells: ``none of int4; it has float32, int8``."""
+    return f"none of {', '.join(asked)}; it has {', '.join(has)}"
 
 
 def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Plan:

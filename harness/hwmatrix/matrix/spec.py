@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
 import pydantic
 import pydantic_core
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hwmatrix.records import TYPE_PREFIX, AdaptRule, Dtype, Execution, Family, Instructions, MeasureRule, Size, Status
+from hwmatrix.records import TYPE_PREFIX, AdaptRule, Dtype, Execution, Family, MeasureRule, Size, Status
 from hwmatrix.records.backends import names
 
 SPEC_VERSION: Final = 1
@@ -179,26 +179,6 @@ class SuiteSpec:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
-class ProcessorSpec:
-    """Which processors are meant: those that have all of some instruction sets, and none of others."""
-
-    has: tuple[Instructions, ...] = ()
-    lacks: tuple[Instructions, ...] = ()
-
-    @pydantic.model_validator(mode="after")
-    def _chooses(self) -> Self:
-        if not (self.has or self.lacks):
-            raise ValueError("it chooses no processors; name instruction sets under has, or under lacks")
-        if both := sorted({*self.has} & {*self.lacks}):
-            raise ValueError(f"no processor both has and lacks {', '.join(both)}")
-        return self
-
-    def is_meant(self, instructions: tuple[str, ...]) -> bool:
-        """Whether a processor with these instruction sets is one of them."""
-        return {*self.has} <= {*instructions} and not {*self.lacks} & {*instructions}
-
-
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ExpectSpec:
     """A known problem: cells that are expected not to pass, how they end, why, and where to read about it.
 
@@ -206,7 +186,6 @@ class ExpectSpec:
     and to those that generate as well as those of one forward pass unless ``generation`` chooses. ``type:gemma3`` is the model
     that is made from the type gemma3 alone; in a run its name is ``gemma3``, unless matrix.yaml has a model of that name. A gate accepts
     that such a cell fails as expected, and fails if it ends otherwise. With ``strict: false`` the cell may also pass, as pytest's xfail.
-    With ``processor`` it applies where the cell ran on such a processor; where that one's instruction sets are unknown, as if not strict.
     """
 
     models: Literal["all"] | Annotated[tuple[NameOrType, ...], Field(min_length=1)]
@@ -214,7 +193,6 @@ class ExpectSpec:
     dtypes: tuple[Dtype, ...] = ()
     sizes: tuple[Size, ...] = ()
     generation: bool | None = None
-    processor: ProcessorSpec | None = None
     status: Status
     error_type: str | None = None
     strict: bool = True

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Size, Stage, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FAILING: Final = frozenset({Status.MISMATCH, Status.FALLBACK, Status.UNSUPPORTED, Status.ERROR, Status.OOM, Status.TIMEOUT, Status.CRASH})
 """The failing verdicts. Statuses other than these and ``pass`` are not verdicts."""
@@ -42,6 +45,20 @@ class Kind(enum.StrEnum):
     LESS_MEMORY = "less_memory"
     VANISHED = "vanished"
     APPEARED = "appeared"
+
+
+class Identity(NamedTuple):
+    """What identifies a cell in every run. The names of the fields are those of messages."""
+
+    model: str
+    size: str
+    target: str
+    isolation: str
+    precision: str
+    batch: int
+    length: int
+    threads: int
+    new_tokens: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,21 +108,30 @@ class ComparedCell:
     tpot_ms: float | None = None
     tpot_low_ms: float | None = None
     tpot_high_ms: float | None = None
-    instructions: tuple[str, ...] | None = None
-    """The instruction sets of the processor that it ran on; None: unknown, or it did not run."""
+    loss: float | None = None
+    """What the precision costs the model: its relative error on the held-out inputs."""
 
     @property
-    def identity(self) -> tuple[str, ...]:
+    def identity(self) -> Identity:
         """What identifies the same cell in another run."""
-        settings = (self.dtype.value, str(self.batch), str(self.sequence_length), str(self.threads), str(self.new_tokens))
-        return (self.model, self.size.value, self.target, self.isolation.value, *settings)
+        return Identity(
+            model=self.model,
+            size=self.size.value,
+            target=self.target,
+            isolation=self.isolation.value,
+            precision=self.dtype.value,
+            batch=self.batch,
+            length=self.sequence_length,
+            threads=self.threads,
+            new_tokens=self.new_tokens,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change:
     """One thing that changed. ``ratio`` is new over old, of time or memory; ``detail`` is the change in words.
 
-    If both runs measured the machine's own speed, the old time is first scaled by its change.
+    A ``ratio`` of times is the one nearest to 1 of two: of the times as they are, and corrected by the machine's own change of speed.
     """
 
     kind: Kind
@@ -176,17 +202,17 @@ def _placement(old: ComparedCell, new: ComparedCell) -> Change | None:
 def _speed(old: ComparedCell, new: ComparedCell) -> Change | None:
     if why_not_timed(old, new) is not None or not (old.p25_ms and new.p25_ms):
         return None
-    machine = machine_ratio(old, new)
-    due = old.p25_ms * (machine or 1.0)
-    change = new.p25_ms - due
-    noise = math.hypot((old.noise_ms or 0.0) * (machine or 1.0), new.noise_ms or 0.0)
-    if abs(change) <= max(LEAST_CHANGE * due, NOISE_FACTOR * noise):
-        return None
-    detail = f"p50 was {old.p50_ms:.4g} ms, is {new.p50_ms:.4g} ms; p25 {old.p25_ms:.4g} and {new.p25_ms:.4g} ms, noise {noise:.2g} ms"
-    if machine is not None:
+    was, now = old.p25_ms, new.p25_ms
+    ratio = _agreed(
+        now / due if abs(now - due) > max(LEAST_CHANGE * due, NOISE_FACTOR * _noise(old, new, scale)) else 1.0
+        for scale in _scales(old, new)
+        for due in (was * scale,)
+    )
+    noise = _noise(old, new, 1.0)
+    detail = f"p50 was {old.p50_ms:.4g} ms, is {new.p50_ms:.4g} ms; p25 {was:.4g} and {now:.4g} ms, noise {noise:.2g} ms"
+    if (machine := machine_ratio(old, new)) is not None:
         detail += f"; the machine itself took {machine:.3g} times as long"
-    kind = Kind.SLOWER if change > 0 else Kind.FASTER
-    return Change(kind=kind, cell=new, old=old, detail=detail, ratio=new.p25_ms / due)
+    return _change_of_speed(old, new, detail, ratio)
 
 
 def _speeds_of_parts(old: ComparedCell, new: ComparedCell) -> list[Change]:
@@ -194,28 +220,49 @@ def _speeds_of_parts(old: ComparedCell, new: ComparedCell) -> list[Change]:
     if why_not_timed(old, new) is not None:
         return []
     parts = (
-        (
-            "time to first token",
-            (old.ttft_ms, old.ttft_low_ms, old.ttft_high_ms),
-            (new.ttft_ms, new.ttft_low_ms, new.ttft_high_ms),
-        ),
-        (
-            "time per output token",
-            (old.tpot_ms, old.tpot_low_ms, old.tpot_high_ms),
-            (new.tpot_ms, new.tpot_low_ms, new.tpot_high_ms),
-        ),
+        ("time to first token", old.ttft_ms, old.ttft_low_ms, old.ttft_high_ms, new.ttft_ms, new.ttft_low_ms, new.ttft_high_ms),
+        ("time per output token", old.tpot_ms, old.tpot_low_ms, old.tpot_high_ms, new.tpot_ms, new.tpot_low_ms, new.tpot_high_ms),
     )
     changes = []
-    for name, was, now in parts:
-        if None in was or None in now:
+    for name, *times in parts:
+        known = [time for time in times if time is not None]
+        if len(known) < len(times):
             continue
-        due, low, high = (value * (machine_ratio(old, new) or 1.0) for value in was if value is not None)
-        median, new_low, new_high = (value for value in now if value is not None)
-        if abs(median - due) > LEAST_PART_CHANGE * due and (new_low > high or new_high < low):
-            kind = Kind.SLOWER if median > due else Kind.FASTER
-            detail = f"{name} was {was[0]:.4g} ms, is {median:.4g} ms"
-            changes.append(Change(kind=kind, cell=new, old=old, detail=detail, ratio=median / due))
-    return changes
+        was, low, high, now, new_low, new_high = known
+        ratio = _agreed(
+            now / (was * scale)
+            if abs(now - was * scale) > LEAST_PART_CHANGE * was * scale and (new_low > high * scale or new_high < low * scale)
+            else 1.0
+            for scale in _scales(old, new)
+        )
+        changes.append(_change_of_speed(old, new, f"{name} was {was:.4g} ms, is {now:.4g} ms", ratio))
+    return [change for change in changes if change is not None]
+
+
+def _noise(old: ComparedCell, new: ComparedCell, scale: float) -> float:
+    return math.hypot((old.noise_ms or 0.0) * scale, new.noise_ms or 0.0)
+
+
+def _scales(old: ComparedCell, new: ComparedCell) -> tuple[float, ...]:
+    """What the old time is multiplied by, before it is compared: nothing, and the machine's change if it is known."""
+    machine = machine_ratio(old, new)
+    return (1.0,) if machine is None else (1.0, machine)
+
+
+def _agreed(ratios: Iterable[float]) -> float | None:
+    """The ratio nearest to 1 if all are above, or all below; else None.
+
+    The machine's own speed may be disturbed for a moment when the cell is not, and the reverse. So a change counts only if the times as
+    they are show it too.
+    """
+    known = tuple(ratios)
+    return min(known) if min(known) > 1 else max(known) if max(known) < 1 else None
+
+
+def _change_of_speed(old: ComparedCell, new: ComparedCell, detail: str, ratio: float | None) -> Change | None:
+    if ratio is None:
+        return None
+    return Change(kind=Kind.SLOWER if ratio > 1 else Kind.FASTER, cell=new, old=old, detail=detail, ratio=ratio)
 
 
 def _memory(old: ComparedCell, new: ComparedCell) -> Change | None:

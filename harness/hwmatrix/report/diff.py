@@ -6,16 +6,21 @@ import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import StoreError
+from hwmatrix.matrix.plan import none_of
 from hwmatrix.records import Isolation, Status
-from hwmatrix.report.comparing import Change, ComparedCell, Kind, compare, why_not_timed
+from hwmatrix.report.comparing import Change, ComparedCell, Identity, Kind, compare, why_not_timed
 from hwmatrix.report.rows import RunRow, build, scope
 from hwmatrix.store.reading import database_at, reading, records
 
 if TYPE_CHECKING:
     import duckdb
+
+
+_LISTED: Final = 6
+"""How many values of a setting a message names."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,16 +63,28 @@ class PackageChange:
 class Diff:
     """Everything that changed from ``old`` to ``new``, the most urgent first.
 
-    ``compared`` cells are in both; ``timed`` of them had comparable speeds, and ``untimed`` says why the others did not.
+    ``pairs`` are the cells that were compared, old and new; ``timed`` of them had comparable speeds, and ``untimed`` says why the others
+    did not.
     """
 
     old: Side
     new: Side
     changes: tuple[Change, ...]
     packages: tuple[PackageChange, ...]
-    compared: int
+    pairs: tuple[tuple[ComparedCell, ComparedCell], ...]
     timed: int
     untimed: dict[str, int]
+    across_dtype: bool = False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be compared: why no cell was, and the targets that only the old run has."""
+        return (*(() if self.pairs else (why_nothing_compared(self),)), *_missing_targets(self.old, self.new))
+
+    @property
+    def compared(self) -> int:
+        """How many cells are in both runs."""
+        return len(self.pairs)
 
     def of(self, *kinds: Kind) -> tuple[Change, ...]:
         """The changes of some kinds."""
@@ -109,38 +126,95 @@ def side_of(text: str) -> Side:
     return read_side(Path(place), run_id)
 
 
-def make_diff(old: Side, new: Side) -> Diff:
-    """Compare two sides, cell by cell."""
-    before = {cell.identity: cell for cell in old.cells}
-    after = {cell.identity: cell for cell in new.cells}
+def make_diff(old: Side, new: Side, *, across_dtype: bool = False) -> Diff:
+    """Compare two sides, cell by cell.
+
+    With ``across_dtype``, each cell is compared with those that differ from it in the precision alone, and no others.
+    """
+    pairs = _pairs_across(old, new) if across_dtype else _pairs(old, new)
     changes: list[Change] = []
     untimed: Counter[str] = Counter()
     timed = 0
-    for identity, cell in after.items():
-        earlier = before.get(identity)
-        if earlier is None:
-            changes.append(Change(kind=Kind.APPEARED, cell=cell, old=None, detail=f"is {cell.status.value}"))
-            continue
-        changes += compare(earlier, cell)
+    for earlier, cell in pairs:
+        found = compare(earlier, cell)
+        if across_dtype:
+            found = [dataclasses.replace(change, detail=f"{_across(earlier, cell)}: {change.detail}") for change in found]
+        changes += found
         if earlier.status is cell.status is Status.PASS:
             reason = why_not_timed(earlier, cell)
             timed += reason is None
             untimed.update([reason] if reason is not None else [])
-    changes += [
-        Change(kind=Kind.VANISHED, cell=cell, old=cell, detail=f"was {cell.status.value}")
-        for identity, cell in before.items()
-        if identity not in after
-    ]
+    if not across_dtype:
+        before, after = ({cell.identity for cell in side.cells} for side in (old, new))
+        changes += [
+            Change(kind=Kind.APPEARED, cell=cell, old=None, detail=f"is {cell.status.value}")
+            for cell in new.cells
+            if cell.identity not in before
+        ]
+        changes += [
+            Change(kind=Kind.VANISHED, cell=cell, old=cell, detail=f"was {cell.status.value}")
+            for cell in old.cells
+            if cell.identity not in after
+        ]
     order = list(Kind)
     return Diff(
         old=old,
         new=new,
         changes=tuple(sorted(changes, key=lambda change: (order.index(change.kind), -abs((change.ratio or 1) - 1)))),
         packages=_package_changes(old, new),
-        compared=len(before.keys() & after.keys()),
+        pairs=tuple(pairs),
         timed=timed,
         untimed=dict(untimed.most_common()),
+        across_dtype=across_dtype,
     )
+
+
+def why_nothing_compared(diff: Diff) -> str:
+    """Why no cell is in both runs: the settings of which they have no value in common, with the values."""
+    differing = []
+    for name in Identity._fields:
+        before, after = (sorted({str(getattr(cell.identity, name)) for cell in side.cells}) for side in (diff.old, diff.new))
+        if not {*before} & {*after} and not (diff.across_dtype and name == "precision"):
+            differing.append(f"{name.replace('_', ' ')} {_some(before)} / {_some(after)}")
+    return f"no cell is in both: {', '.join(differing) or 'each setting has values in both, but never together'}"
+
+
+def _missing_targets(old: Side, new: Side) -> tuple[str, ...]:
+    """The targets of the old run that the new one does not have, and that they have none of its precisions, in words."""
+    asked = sorted({cell.dtype.value for cell in new.cells})
+    before: dict[str, set[str]] = {}
+    for cell in old.cells:
+        before.setdefault(cell.target, set()).add(cell.dtype.value)
+    gone = sorted(before.keys() - {cell.target for cell in new.cells})
+    reasons = {target: "" if before[target] & {*asked} else f" ({none_of(asked, sorted(before[target]))})" for target in gone}
+    return tuple(f"{target} is not in the new run{reasons[target]}" for target in gone)
+
+
+def _pairs(old: Side, new: Side) -> list[tuple[ComparedCell, ComparedCell]]:
+    before = {cell.identity: cell for cell in old.cells}
+    return [(before[cell.identity], cell) for cell in new.cells if cell.identity in before]
+
+
+def _pairs_across(old: Side, new: Side) -> list[tuple[ComparedCell, ComparedCell]]:
+    before: dict[Identity, list[ComparedCell]] = {}
+    for cell in old.cells:
+        before.setdefault(cell.identity._replace(precision=""), []).append(cell)
+    return [
+        (earlier, cell)
+        for cell in new.cells
+        for earlier in before.get(cell.identity._replace(precision=""), ())
+        if earlier.dtype is not cell.dtype
+    ]
+
+
+def _across(old: ComparedCell, new: ComparedCell) -> str:
+    """The precisions of two cells, and what the second one costs."""
+    cost = "" if new.loss is None else f" (loss {new.loss:.2g})"
+    return f"{old.dtype.value} to {new.dtype.value}{cost}"
+
+
+def _some(values: list[str]) -> str:
+    return " ".join(values) if len(values) <= _LISTED else f"{' '.join(values[:_LISTED])} and {len(values) - _LISTED} more"
 
 
 def _installed(connection: duckdb.DuckDBPyConnection) -> tuple[Installed, ...]:

@@ -78,13 +78,18 @@ class PackageEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class DiffDocument:
-    """The whole of diff.json. ``untimed`` counts cells that pass in both runs but have no comparable speed, by reason."""
+    """The whole of diff.json.
+
+    ``untimed`` counts cells that pass in both runs but have no comparable speed, by reason; ``notes`` say in words why no cell was
+    compared, and which targets only the old run has.
+    """
 
     old: RunSide
     new: RunSide
     compared: int
     timed: int
     untimed: dict[str, int]
+    notes: tuple[str, ...]
     counts: dict[Kind, int]
     changes: tuple[ChangeEntry, ...]
     packages: tuple[PackageEntry, ...]

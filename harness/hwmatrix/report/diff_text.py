@@ -77,6 +77,7 @@ def document(diff: Diff) -> DiffDocument:
         compared=diff.compared,
         timed=diff.timed,
         untimed=diff.untimed,
+        notes=diff.notes,
         counts=diff.counts,
         changes=tuple(_change(change) for change in diff.changes),
         packages=tuple(

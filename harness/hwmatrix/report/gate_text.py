@@ -32,12 +32,17 @@ class ViolationEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class GateDocument:
-    """What ``hwmatrix gate --format json`` prints."""
+    """What ``hwmatrix gate --format json`` prints: of ``cells``, so many have a verdict (``verdicts``).
+
+    ``unmatched_expectations`` are the entries of expect: in matrix.yaml that cover no cell of the run.
+    """
 
     ok: bool
     run_id: str
     baseline: str | None
     cells: int
+    verdicts: int
+    unmatched_expectations: tuple[str, ...]
     violations: tuple[ViolationEntry, ...]
     schema: str = GATE_SCHEMA
 

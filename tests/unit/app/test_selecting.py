@@ -116,6 +116,13 @@ def test_an_unknown_precision_is_reported_with_the_closest(matrix: LoadedMatrix)
         chosen(matrix, "bert", dtypes=("fp16",))
 
 
+def test_a_target_without_the_precision_is_named_with_those_that_it_has(matrix: LoadedMatrix) -> None:
+    said: list[str] = []
+    chosen(matrix, "bert", targets=("cpu", "onnxruntime"), dtypes=("int4",), say=said.append)
+    (line,) = said
+    assert line.startswith("cpu: none of int4; it has float32, ")
+
+
 @pytest.mark.usefixtures("asked")
 def test_several_names_of_an_entry_select_it_once(matrix: LoadedMatrix) -> None:
     said: list[str] = []

@@ -95,7 +95,7 @@ def test_a_file_that_is_not_a_database_is_reported(argv: tuple[str, ...], capsys
 
 def test_the_gate_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("gate", "--require", "cpu", "--baseline", "reports/latest") == 0
-    assert "the gate passed: run good, 1 cells" in capsys.readouterr().out
+    assert "the gate passed: run good; 1 of 1 cells have a verdict" in capsys.readouterr().out
 
 
 def test_the_gate_fails_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:

@@ -192,7 +192,10 @@ def test_the_relative_speed_of_the_machine(old: dict[str, Any], new: dict[str, A
         (timed(2.0, noise_ms=None), timed(2.5, noise_ms=None), Kind.SLOWER, 1.25),
         (timed(20.0, **beside(0.5)), timed(40.0, **beside(1.0)), None, None),  # the machine is slower, not the model
         (timed(20.0, **beside(0.5)), timed(42.5, **beside(1.0)), Kind.SLOWER, 1.0625),
-        (timed(20.0, **beside(0.5)), timed(20.0, **beside(1.0)), Kind.FASTER, 0.5),
+        (timed(20.0, **beside(1.0)), timed(42.5, **beside(0.5)), Kind.SLOWER, 2.125),
+        (timed(20.0, **beside(0.5)), timed(20.0, **beside(1.0)), None, None),  # as it is, the time did not change
+        (timed(20.0, **beside(1.0)), timed(19.9, **beside(0.9)), None, None),
+        (timed(20.0, **beside(1.0)), timed(10.0, **beside(0.4)), None, None),  # faster as it is, slower if corrected
         (timed(20.0, noise_ms=1.5, **beside(0.5)), timed(50.0, noise_ms=4.0, **beside(1.0)), None, None),
         (timed(20.0, noise_ms=1.5, **beside(0.5)), timed(50.5, noise_ms=4.0, **beside(1.0)), Kind.SLOWER, 1.2625),
         (timed(20.0), cell(p25_ms=None), None, None),
@@ -210,7 +213,7 @@ def test_a_change_of_speed_has_the_compared_numbers() -> None:
     (change,) = compare(old, new)
     assert change.detail == "p50 was 2.25 ms, is 4.5 ms; p25 2 and 4 ms, noise 0.05 ms"
     (change,) = compare(dataclasses.replace(old, **beside(1.0)), dataclasses.replace(new, **beside(1.5)))
-    assert change.detail == "p50 was 2.25 ms, is 4.5 ms; p25 2 and 4 ms, noise 0.06 ms; the machine itself took 1.5 times as long"
+    assert change.detail == "p50 was 2.25 ms, is 4.5 ms; p25 2 and 4 ms, noise 0.05 ms; the machine itself took 1.5 times as long"
 
 
 @pytest.mark.parametrize(
@@ -391,3 +394,28 @@ def test_a_machine_that_is_slower_itself_does_not_slow_the_parts() -> None:
     after = {"yardstick": "a", "yardstick_ms": 1.2, "ttft_ms": 12.0, "ttft_low_ms": 11.9, "ttft_high_ms": 12.1}
     later = PARTS | {"tpot_ms": 2.4, "tpot_low_ms": 2.38, "tpot_high_ms": 2.42}
     assert compare(timed(20.0, **PARTS, **before), timed(24.0, **later | after)) == []
+
+
+def test_runs_without_a_common_cell_name_the_settings_that_differ() -> None:
+    old = side(named("a"), named("a", target="onnxruntime"))
+    new = side(named("a", target="onnxruntime", dtype=Dtype.INT4))
+    assert make_diff(old, new).notes == (
+        "no cell is in both: precision float32 / int4",
+        "cpu is not in the new run (none of int4; it has float32)",
+    )
+
+
+@pytest.mark.parametrize("field", ["model", "target", "batch", "threads"])
+def test_a_setting_that_alone_differs_is_the_only_one_named(field: str) -> None:
+    values: tuple[Any, Any] = ("a", "b") if field in {"model", "target"} else (1, 2)
+    old, new = (side(cell(**{field: value})) for value in values)
+    assert make_diff(old, new).notes[0] == f"no cell is in both: {field} {values[0]} / {values[1]}"
+
+
+def test_across_precisions_each_cell_is_compared_with_those_of_other_precisions() -> None:
+    old = side(named("a"), named("b"), named("a", dtype=Dtype.INT8, p25_ms=5.0))
+    new = side(named("a", dtype=Dtype.INT8, p25_ms=40.0, loss=0.02), named("c", dtype=Dtype.INT8))
+    found = make_diff(old, new, across_dtype=True)
+    assert [(change.kind, change.old, change.ratio) for change in found.changes] == [(Kind.SLOWER, old.cells[0], 2.0)]
+    assert found.changes[0].detail.startswith("float32 to int8 (loss 0.02): p50 was")
+    assert make_diff(old, old, across_dtype=True).compared == 2

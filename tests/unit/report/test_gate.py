@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+import dataclasses
+import datetime as dt
+from pathlib import Path
+from typing import Any
 
 import pytest
-from factory_rows import Database, steady, unmeasured
+import yaml
+from factory_rows import HOST, Database, steady, unmeasured
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hwmatrix.errors import ConfigError
 from hwmatrix.matrix.load import LoadedMatrix, load
-from hwmatrix.report.comparing import Kind
-from hwmatrix.report.diff import make_diff, read_side
-from hwmatrix.report.gate import GateRules, Rule, Violation, check
+from hwmatrix.matrix.spec import SPEC_ADAPTER, ExpectSpec
+from hwmatrix.records import Dtype, Execution, Isolation, Size, Status
+from hwmatrix.report.comparing import ComparedCell, Kind
+from hwmatrix.report.diff import Side, make_diff, read_side
+from hwmatrix.report.gate import GateRules, Rule, Violation, check, unmatched_expectations
 from hwmatrix.report.gate_text import annotation, row
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from hwmatrix.report.rows import RunRow
 
 MATRIX = """\
 version: 1
@@ -33,22 +38,29 @@ expect:
 """
 KNOWN = "- {models: [bert], targets: [openvino], status: crash, reason: a bug there, link: 'https://example.com/1'}\n"
 
+EMPTY = LoadedMatrix(spec=SPEC_ADAPTER.validate_python(yaml.safe_load(f"{MATRIX}  []")), path=Path("matrix.yaml"), sha256="", lines={})
+RUN_ROW = RunRow(
+    run_id="run",
+    created_at=dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+    command="hwmatrix matrix",
+    hwmatrix_version="0.1.0",
+    matrix_sha256="ab" * 32,
+    commit_id=None,
+    isolation=Isolation.CONTAINER,
+)
+
 
 def matrix(tmp_path: Path, expect: str = "  []\n") -> LoadedMatrix:
     (tmp_path / "matrix.yaml").write_text(MATRIX + "".join(f"  {line}\n" for line in expect.splitlines()), encoding="utf-8")
     return load(tmp_path / "matrix.yaml")
 
 
-def run(path: Path, *, rejected: bool = False, detected: dict[str, Any] | None = None, **cells: dict[str, Any] | None) -> Path:
-    """A run whose cells pass; ``bert_openvino={...}`` changes one, None leaves it unexecuted. ``detected`` is of openvino's CPU."""
+def run(path: Path, *, rejected: bool = False, host: str = HOST, **cells: dict[str, Any] | None) -> Path:
+    """A run whose cells pass; ``bert_openvino={...}`` changes one, None leaves it unexecuted."""
     with Database(path) as database:
         database.run()
         for target in ("cpu", "openvino"):
-            database.shard(target, target)
-        if detected is not None:
-            database.detection("openvino", features=json.dumps(detected))
-            database.detection("openvino", "openvino", features=json.dumps({"instructions": ["of a device"]}))
-            database.detection("cpu", features=json.dumps({"instructions": ["of another machine"]}))
+            database.shard(target, target, host=host)
         for name in ("bert", "vit"):
             for target in ("cpu", "openvino"):
                 changes = cells.get(f"{name}_{target}", {})
@@ -95,8 +107,10 @@ def test_a_known_problem_that_is_gone_fails_it(tmp_path: Path) -> None:
     assert "a bug there" in found.what
 
 
-def test_a_known_problem_of_a_cell_that_was_not_run_is_ignored(tmp_path: Path) -> None:
-    assert violations(matrix(tmp_path, KNOWN), run(tmp_path / "m.duckdb", bert_openvino=None)) == []
+def test_a_cell_that_was_not_run_fails_it_and_an_unavailable_one_does_not(tmp_path: Path) -> None:
+    (found,) = violations(matrix(tmp_path, KNOWN), run(tmp_path / "m.duckdb", bert_openvino=None))
+    assert (found.rule, found.target) == (Rule.NO_VERDICT, "openvino")
+    assert found.what.startswith("1 of 2 cells on openvino have no verdict")
     assert violations(matrix(tmp_path, KNOWN), run(tmp_path / "n.duckdb", bert_openvino=unmeasured("unavailable"))) == []
 
 
@@ -106,41 +120,6 @@ def test_an_expectation_that_is_not_strict_also_allows_a_pass(tmp_path: Path) ->
     assert violations(lenient, run(tmp_path / "n.duckdb", bert_openvino=unmeasured("crash"))) == []
     (found,) = violations(lenient, run(tmp_path / "o.duckdb", bert_openvino=unmeasured("timeout")))
     assert found.rule is Rule.UNEXPECTED_FAILURE
-
-
-@pytest.mark.parametrize(
-    ("detected", "may_fail", "may_pass"),
-    [
-        ({"instructions": ["avx2"]}, True, False),
-        ({"instructions": ["avx2", "avx512_vnni"]}, False, True),
-        ({"instructions": ["neon"]}, False, True),
-        ({"instructions": None}, True, True),  # the system does not tell
-        ({"instructions": {"avx2": "another form"}}, True, True),
-        (None, True, True),
-    ],
-)
-def test_an_expectation_can_be_of_some_processors(tmp_path: Path, detected: Any, *, may_fail: bool, may_pass: bool) -> None:
-    known = matrix(tmp_path, KNOWN.replace("status: crash", "processor: {has: [avx2], lacks: [avx512_vnni]}, status: crash"))
-    failed = run(tmp_path / "failed.duckdb", detected=detected, bert_openvino=unmeasured("crash"))
-    assert [each.rule for each in violations(known, failed)] == ([] if may_fail else [Rule.UNEXPECTED_FAILURE])
-    passed = run(tmp_path / "passed.duckdb", detected=detected)
-    assert [each.rule for each in violations(known, passed)] == ([] if may_pass else [Rule.EXPECTATION_GONE])
-
-
-@pytest.mark.parametrize(
-    ("processor", "told"),
-    [
-        ("{has: [avx3]}", "'avx3'"),
-        ("{has: [avx2], lacks: [fma, avx2]}", "no processor both has and lacks avx2"),
-        ("{}", "it chooses no processors"),
-        ("{name: EPYC}", "name"),
-    ],
-)
-def test_a_processor_that_cannot_be_is_refused(tmp_path: Path, processor: str, told: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        matrix(tmp_path, KNOWN.replace("status: crash", f"processor: {processor}, status: crash"))
-    assert told in str(caught.value)
-    assert ":12" in str(caught.value)
 
 
 @pytest.mark.parametrize(("generation", "covered"), [("true", {8}), ("false", {0}), (None, {0, 8})])
@@ -185,7 +164,11 @@ def test_a_model_that_cannot_be_built(tmp_path: Path) -> None:
 
 def test_a_gate_that_tested_nothing_fails(tmp_path: Path) -> None:
     nothing = dict.fromkeys(("bert_cpu", "vit_cpu", "bert_openvino", "vit_openvino"))
-    assert [found.rule for found in violations(matrix(tmp_path), run(tmp_path / "m.duckdb", **nothing))] == [Rule.NOTHING_TESTED]
+    assert [found.rule for found in violations(matrix(tmp_path), run(tmp_path / "m.duckdb", **nothing))] == [
+        Rule.NOTHING_TESTED,
+        Rule.NO_VERDICT,
+        Rule.NO_VERDICT,
+    ]
 
 
 def test_required_targets_need_verdicts(tmp_path: Path) -> None:
@@ -193,9 +176,16 @@ def test_required_targets_need_verdicts(tmp_path: Path) -> None:
     assert violations(matrix(tmp_path), path) == []
     (found,) = violations(matrix(tmp_path), path, required=("cpu", "openvino"))
     assert (found.rule, found.target) == (Rule.NO_VERDICT, "openvino")
-    assert "1 of 2 cells have no verdict: no such device" in found.what
-    (never,) = violations(matrix(tmp_path), path, required=("cuda",))
-    assert "planned nothing on it" in never.what
+    assert "1 of 2 cells on openvino have no verdict: no such device" in found.what
+
+
+def test_a_required_target_without_the_precision_of_the_run_is_named_with_those_that_it_has(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("openvino", "openvino")
+        database.cell(database.plan("bert", "openvino", dtype="int4"), "openvino", wall=steady(2.0))
+    (found,) = violations(matrix(tmp_path), tmp_path / "m.duckdb", required=("cpu",))
+    assert found.what == "cpu is required, but the run planned nothing on it (none of int4; it has float32)"
 
 
 def test_a_rejected_shard_fails_it(tmp_path: Path) -> None:
@@ -231,8 +221,79 @@ def test_a_baseline_with_other_cells_fails_it(tmp_path: Path) -> None:
         database.run()
         database.shard("cpu", "cpu")
         database.cell(database.plan("gpt2", "cpu"), "cpu", wall=steady(2.0))
-    found = violations(matrix(tmp_path), run(tmp_path / "new.duckdb"), tmp_path / "old.duckdb")
-    assert [each.rule for each in found] == [Rule.NOTHING_COMPARED]
+    (found,) = violations(matrix(tmp_path), run(tmp_path / "new.duckdb"), tmp_path / "old.duckdb", kinds=(Kind.VANISHED,))
+    assert found.rule is Rule.NOTHING_COMPARED
+    assert found.what.startswith("no cell is in both: model gpt2 / bert vit (run")
+
+
+def test_a_slower_cell_fails_it_only_on_request(tmp_path: Path) -> None:
+    baseline, slower = run(tmp_path / "old.duckdb"), run(tmp_path / "new.duckdb", bert_cpu={"p50": 3.0})
+    assert violations(matrix(tmp_path), slower, baseline) == []
+    (found,) = violations(matrix(tmp_path), slower, baseline, kinds=(Kind.SLOWER,))
+    assert found.rule is Rule.REGRESSION
+
+
+def test_limits_on_the_loss_and_on_the_time(tmp_path: Path) -> None:
+    baseline, now = run(tmp_path / "old.duckdb"), run(tmp_path / "new.duckdb", bert_cpu={"p50": 3.0}, vit_cpu={"relative_error": 0.06})
+    assert violations(matrix(tmp_path), now, baseline, max_loss=0.06, max_p50_ratio=1.5) == []
+    loss, time = violations(matrix(tmp_path), now, baseline, max_loss=0.05, max_p50_ratio=1.4)
+    assert (loss.rule, loss.model, loss.what) == (
+        Rule.LIMIT,
+        "vit",
+        "its outputs differ from the reference's by 0.06; --max-loss is 0.05",
+    )
+    assert (time.rule, time.model) == (Rule.LIMIT, "bert")
+    assert time.what.startswith("p50 is 3 ms, 1.5 times that of the baseline (tiny float32")
+    elsewhere = run(tmp_path / "elsewhere.duckdb", host="another")
+    (found,) = violations(matrix(tmp_path), elsewhere, baseline, max_p50_ratio=1.4)
+    assert (found.rule, found.what) == (Rule.NOTHING_COMPARED, "the speed of no cell can be compared: different machines")
+
+
+def test_expectations_that_match_no_cell_are_listed(tmp_path: Path) -> None:
+    known = matrix(tmp_path, KNOWN + KNOWN.replace("[bert]", "['type:a_type_that_nobody_has']"))
+    side = read_side(run(tmp_path / "m.duckdb"))
+    assert unmatched_expectations(known, side) == ("matrix.yaml:13: a_type_that_nobody_has",)
+
+
+def planned(status: Status, index: int, target: str) -> ComparedCell:
+    given = dict.fromkeys(field.name for field in dataclasses.fields(ComparedCell))
+    values = {"model": f"model{index}", "target": target, "size": Size.TINY, "dtype": Dtype.FLOAT32, "batch": 1, "sequence_length": 16}
+    values |= {"threads": 1, "new_tokens": 0, "isolation": Isolation.CONTAINER, "status": status, "execution": Execution.HARDWARE}
+    error_type = "unbuildable" if status is Status.FACTORY_ERROR and index % 2 else status.value
+    return ComparedCell(**given | values | {"error_type": error_type, "message": "why"})
+
+
+@given(
+    statuses=st.lists(st.tuples(st.sampled_from(Status), st.sampled_from(("cpu", "openvino"))), min_size=1, max_size=12),
+    expected=st.lists(st.tuples(st.sampled_from((Status.CRASH, Status.MISMATCH, Status.FACTORY_ERROR)), st.integers(0, 11)), max_size=6),
+    required=st.sets(st.sampled_from(("cpu", "openvino"))),
+)
+def test_if_the_gate_passes_each_planned_cell_has_a_verdict_or_an_allowance_names_it(
+    statuses: list[tuple[Status, str]], expected: list[tuple[Status, int]], required: set[str]
+) -> None:
+    cells = tuple(planned(status, index, target) for index, (status, target) in enumerate(statuses))
+    expect = tuple(
+        ExpectSpec(models=(f"model{index}",), targets="all", status=status, reason="known", link="a link") for status, index in expected
+    )
+    loaded = dataclasses.replace(EMPTY, spec=dataclasses.replace(EMPTY.spec, expect=expect))
+    side = Side(database=Path("m.duckdb"), run=RUN_ROW, cells=cells, installed=())
+    if check(loaded, side, None, GateRules(required=tuple(sorted(required)))):
+        return
+    allowances = {(index, status) for status, index in expected}
+    for index, cell in enumerate(cells):
+        assert (
+            cell.status is Status.PASS
+            or (index, cell.status) in allowances
+            or (cell.status is Status.UNAVAILABLE and cell.target not in required)
+            or cell.error_type == "unbuildable"
+        )
+
+
+@pytest.mark.parametrize("missing", [1, 499])
+def test_a_run_of_which_most_was_lost_fails_it(missing: int) -> None:
+    cells = tuple(planned(Status.NOT_RUN if index < missing else Status.PASS, index, "cpu") for index in range(500))
+    (found,) = check(EMPTY, Side(database=Path("m.duckdb"), run=RUN_ROW, cells=cells, installed=()), None, GateRules())
+    assert found.what.startswith(f"{missing} of 500 cells on cpu have no verdict")
 
 
 def test_a_known_problem_is_no_regression(tmp_path: Path) -> None:
@@ -247,6 +308,7 @@ def test_a_known_problem_is_no_regression(tmp_path: Path) -> None:
     [
         (KNOWN.replace("[bert]", "[brt]"), r"matrix.yaml:12: expect.0 names the unknown model 'brt' \(did you mean 'bert'"),
         (KNOWN.replace("[openvino]", "[opnvino]"), "unknown target 'opnvino'"),
+        (KNOWN.replace("[openvino]", "['type:bert']"), "targets"),
         (KNOWN.replace("status: crash", "status: pass"), "expects 'pass'"),
         (KNOWN.replace("status: crash", "status: crsh"), "did you mean 'crash'"),
         (KNOWN.replace("reason: a bug there, ", ""), "reason is missing"),

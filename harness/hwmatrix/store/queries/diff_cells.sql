@@ -1,5 +1,5 @@
 -- Every planned cell of a run, with the columns that a comparison of two runs needs: its verdict, p25_ms (the lower quartile), and noise_ms
--- (the view noises), and the instruction sets of its machine. The yardstick, a fixed computation on the CPU, counts only if the CPU was busy during the whole timing.
+-- (the view noises). The yardstick, a fixed computation on the CPU, counts only if the CPU was busy during the whole timing.
 WITH chosen AS (
     SELECT * FROM report_source
     UNION ALL BY NAME  -- older databases have no yardstick (schema 1 to 3), no precision (to 7), no generation (to 8): NULL
@@ -17,12 +17,7 @@ SELECT
     CASE WHEN c.cpu_p50_ms >= 0.9 * c.p50_ms THEN c.yardstick END AS yardstick,
     CASE WHEN c.cpu_p50_ms >= 0.9 * c.p50_ms THEN c.yardstick_ms END AS yardstick_ms,
     c.ttft_ms, c.ttft_low_ms, c.ttft_high_ms, c.tpot_ms, c.tpot_low_ms, c.tpot_high_ms,
-    c.delta_mb, c.device_peak_mb, c.image_digest, c.command,
-    TRY_CAST(d.instructions AS VARCHAR[]) AS instructions
+    c.delta_mb, c.device_peak_mb, c.image_digest, c.command, c.relative_error AS loss
 FROM chosen c
 LEFT JOIN noises n USING (cell_id)
-LEFT JOIN (SELECT cell_id, shard_id FROM cells) s USING (cell_id)
-LEFT JOIN (
-    SELECT shard_id, any_value(features -> 'instructions') AS instructions FROM detections WHERE hardware_type = 'cpu' GROUP BY shard_id
-) d USING (shard_id)
 ORDER BY c.position, c.cell_key;
