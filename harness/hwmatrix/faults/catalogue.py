@@ -1,6 +1,6 @@
-"""The catalogue of error types: data in catalogue.yaml, and two lookups over it.
+"""The catalogue of error types: data in catalogue.yaml, and the lookups over it.
 
-Images use it to classify errors and reports use it for advice, so it needs only PyYAML and pydantic.
+Images use it to classify errors (:func:`classify`) and reports use it for advice, so it needs only PyYAML and pydantic.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from hwmatrix.basics.plain_yaml import parsed
+from hwmatrix.errors import CellFailure, FactoryError, UnmakableError, chain_of
 from hwmatrix.records import Dtype, Severity, Stage, Status
 from hwmatrix.records.backends import descriptor_of, names
 
 UNMATCHED: Final = "unmatched"
 MEMORY: Final = "memory_pressure"
 """The type of an allocation that failed."""
+_NO_MEMORY: Final = frozenset({MEMORY, "oom_killed", "webgpu_out_of_memory"})
+_BLAMING: Final = frozenset({Status.ERROR, Status.UNSUPPORTED, Status.FACTORY_ERROR})
+"""The statuses of failures that blame a model or a target, which only the cause of a failure can do."""
+_ANY: Final = "any"
 
 _STRICT = pydantic.ConfigDict(extra="forbid")
 
@@ -114,7 +119,16 @@ class Match:
     @property
     def status(self) -> Status:
         """How a cell ends that raises this error: ``oom`` if memory was short, otherwise ``error``."""
-        return Status.OOM if self.type == MEMORY else Status.ERROR
+        return Status.OOM if self.type in _NO_MEMORY else Status.ERROR
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Outcome:
+    """How something ends that raises an exception: its status, and the type and severity of its error."""
+
+    status: Status
+    type: str
+    severity: Severity
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -171,6 +185,44 @@ def match(
         if any(rule.holds(message, status=status, stage=stage, exceptions=classes) for rule in entry.when):
             return Match(type=entry.type, severity=entry.severity)
     return Match(type=UNMATCHED, severity=Severity.ERROR)
+
+
+def classify(error: BaseException, *, hardware: str = _ANY, stage: Stage | None = None) -> Outcome:
+    """How a cell, an export, a bundle or any other work ends that raises this exception. The only place that decides this.
+
+    Memory that ran out is ``oom``, and a limit of hwmatrix is ``factory_error``, whatever wraps it: the causes of the exception are
+    searched, too, since runtimes report a failed allocation as an error of their own, and our typed failures quote it. A failure that
+    blames nobody (``unavailable``, ``crash``, ``timeout``, ``infra_error``) keeps its status.
+
+    Args:
+        error: the exception, with its causes.
+        hardware: the target or backend on which it happened; ``any``: none, as for exports.
+        stage: the stage of the cell, if there is one.
+    """
+    if isinstance(error, CellFailure) and error.status not in _BLAMING:
+        return _outcome_of(error, hardware)
+    chain = list(chain_of(error))
+    for each in chain:
+        if isinstance(each, CellFailure) and each.status == Status.OOM:
+            return _outcome_of(each, hardware)
+        found = match(text_of(each), hardware=hardware, stage=stage, exception=each)
+        if found.status is Status.OOM:
+            return Outcome(status=found.status, type=found.type, severity=found.severity)
+    named = next((each for each in chain if isinstance(each, FactoryError | UnmakableError)), error)
+    if isinstance(named, CellFailure):
+        return _outcome_of(named, hardware)
+    found = match(text_of(error), hardware=hardware, stage=stage, exception=error)
+    return Outcome(status=found.status, type=found.type, severity=found.severity)
+
+
+def _outcome_of(failure: CellFailure, hardware: str) -> Outcome:
+    """The outcome that a typed failure itself names."""
+    return Outcome(status=Status(failure.status), type=failure.error_type, severity=severity_of(failure.error_type, hardware))
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception; the name of its class if it has none."""
+    return str(error).strip() or type(error).__name__
 
 
 def entry_for(error_type: str, hardware: str) -> ErrorType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -36,9 +35,6 @@ from hwmatrix.models import bundle, onnx_export
 
 onnx_export.export_one(bundle.verify(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])
 """
-_OWN_ERRORS: Final = "hwmatrix."
-_OWN_MESSAGES: Final = re.compile(r"no step gives the state|the exported graph has ")
-"""What hwmatrix itself says when a model's passes, or the graphs that were made of them, are no steps of a generation."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +80,7 @@ def parts_of(cell: MeasuredCell, cache: Path) -> Parts:
         return Parts(template="torch", values=values, data=model | prompts, digest=bundle.digest)
     made = _exported(bundle, cache, descriptor.generation_export)
     if isinstance(made, OnnxFailure):
-        if made.error_type.startswith(_OWN_ERRORS) or _OWN_MESSAGES.search(made.message):
+        if made.of_hwmatrix:
             raise _no_script(f"there is no graph of a step for {where}: {made.message}")
         values |= _export_values(bundle, descriptor.generation_export, with_attention=descriptor.script != "openvino")
         return Parts(template=EXPORT, values=values, data=model | prompts, digest=bundle.digest)

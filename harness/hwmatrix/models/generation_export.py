@@ -13,7 +13,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.errors import UnsupportedError
+from hwmatrix.errors import FactoryError, UnsupportedError
 from hwmatrix.models import exporter_shortcuts, onnx_exporters, onnx_graph, openvino_graph
 from hwmatrix.models.onnx_graph import INPUT_PREFIX, OUTPUT_PREFIX
 from hwmatrix.records import Dtype
@@ -142,9 +142,8 @@ def make_onnx(bundle: Bundle, folder: Path) -> dict[str, Any]:
     """Export the ONNX graphs of a bundle into a folder. Returns their fields for a manifest. Whatever an exporter raises is passed on.
 
     Raises:
-        FactoryError: the reference's passes are no steps of a graph (``no_generation``).
+        FactoryError: the reference's passes, or the graphs made of them, are no steps of a generation (``no_generation``).
         UnmakableError: the bundle has nothing to generate (``no_generation``).
-        ValueError: a graph has an input that nothing gives.
     """
 
     def load() -> Any:
@@ -252,11 +251,12 @@ def check_given(needed: Collection[str], given: Iterable[str]) -> None:
     """Check that the first step gives every state that decoding needs.
 
     Raises:
-        ValueError: it does not.
+        FactoryError: it does not (``no_generation``).
     """
     lacking = sorted(set(needed) - set(given))
     if lacking:
-        raise ValueError(f"no step gives the state that the exported decode takes: {', '.join(lacking[:_SOME])}")
+        message = f"no step gives the state that the exported decode takes: {', '.join(lacking[:_SOME])}"
+        raise FactoryError(message, error_type="no_generation")
 
 
 def _fields(model: Any, graphs: Mapping[str, Any], method: str) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def _described_onnx(program: Any, sample: Mapping[str, Any], prepared: Mapping[s
     """The inputs and outputs of an ``onnx_ir.Model``. Its inputs that the exporter computed from others become constants.
 
     Raises:
-        ValueError: an input is none of the sample's.
+        FactoryError: an input is none of the sample's, or there are no logits (``no_generation``).
     """
     import torch
 
@@ -305,14 +305,15 @@ def _described_onnx(program: Any, sample: Mapping[str, Any], prepared: Mapping[s
         own = str(value.name).removeprefix(INPUT_PREFIX)
         if own not in given and own not in states:
             if own not in fixed:
-                raise ValueError(f"the exported graph has an input that the model does not have: {value.name}")
+                message = f"the exported graph has an input that the model does not have: {value.name}"
+                raise FactoryError(message, error_type="no_generation")
             onnx_graph.make_constant(program.graph, value, fixed[own])
             continue
         shape = [size if isinstance(size, int) else None for size in value.shape]
         inputs.append({"name": value.name, "own": own, "shape": shape, "dtype": value.dtype.numpy().name, "state": own in states})
     outputs = {str(value.name): own_output(str(value.name)) for value in program.graph.outputs}
     if LOGITS not in outputs.values():
-        raise ValueError(f"the exported graph has no logits: {', '.join(outputs)}")
+        raise FactoryError(f"the exported graph has no logits: {', '.join(outputs)}", error_type="no_generation")
     return {"inputs": inputs, "outputs": outputs}
 
 

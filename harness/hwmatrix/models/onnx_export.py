@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.json_text import read_json
-from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
+from hwmatrix.errors import BundleError, CellFailure, FactoryError, TimedOutError, UnmakableError, UnsupportedError
 from hwmatrix.models import folder, generation_export, manifests, onnx_exporters, openvino_conversion, openvino_graph
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.models.generation_export import GenerationExport
@@ -54,6 +54,7 @@ TIMED_OUT: Final = "ExporterTimedOut"
 KEPT_AXES: Final = "squeezes of longer axes left out"
 """How a cell's ``method`` tells that :func:`onnx_graph.keep_longer_axes` corrected the graph."""
 _PROCESS_DIED: Final = "ExporterDied"
+_OWN_LIMITS: Final = frozenset(f"{kind.__module__}.{kind.__qualname__}" for kind in (FactoryError, UnmakableError))
 _TIMED_OUT_BEFORE: Final = "no end within "
 """How caches of hwmatrix 0.1 record a timeout: as a process that died, with this beginning of the message."""
 _PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript")
@@ -114,6 +115,11 @@ class OnnxFailure:
     def timed_out(self) -> bool:
         """Whether it ran out of time. That says nothing about the model: on a less busy machine the export may succeed."""
         return self.error_type == TIMED_OUT or (self.error_type == _PROCESS_DIED and self.message.startswith(_TIMED_OUT_BEFORE))
+
+    @property
+    def of_hwmatrix(self) -> bool:
+        """Whether it is a limit of hwmatrix, such as a model whose passes are no steps of a graph."""
+        return self.error_type in _OWN_LIMITS
 
 
 Export = OnnxExport | GenerationExport | OpenVinoExport
@@ -265,8 +271,8 @@ def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
     """The failure of a cell if no exporter made a graph: unsupported if the exporters name operators that they cannot convert.
 
     The types are ``unsupported_operator``, ``data_dependent_export`` and ``export_failed``; ``export_timeout`` if any exporter ran out of
-    time, since it might have made a graph. The exporters' tracebacks are added as notes, in order: they name the line of the model that
-    cannot be exported.
+    time, since it might have made a graph; ``no_generation`` if hwmatrix itself cannot make one. The exporters' tracebacks are added as
+    notes, in order: they name the line of the model that cannot be exported.
     """
     failure = _combined_failure(failures)
     for each in failures:
@@ -280,6 +286,8 @@ def _combined_failure(failures: Sequence[OnnxFailure]) -> CellFailure:
     kind = "an OpenVINO" if any(OPENVINO in failure.exporter for failure in failures) else "an ONNX"
     if any(failure.timed_out for failure in failures):
         return TimedOutError(f"{kind} export ran out of time, which says nothing about the model: {told}", error_type="export_timeout")
+    if any(failure.of_hwmatrix for failure in failures):
+        return UnmakableError(f"hwmatrix makes no such graph of this model: {told}", error_type="no_generation")
     named = [_without_conversion(failure) for failure in failures]
     operators = tuple(dict.fromkeys(name for names in named for name in names))
     if operators and all(named):

@@ -13,8 +13,8 @@ import traceback
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.clock import stamp
-from hwmatrix.errors import CellFailure, FactoryError, OutOfMemoryError
-from hwmatrix.faults.catalogue import advice_for, match, severity_of
+from hwmatrix.errors import FactoryError, OutOfMemoryError
+from hwmatrix.faults.catalogue import advice_for, classify, severity_of
 from hwmatrix.knowledge.fallback import AttemptPlan, Tried, next_attempt, report_of
 from hwmatrix.pool.cache import Construction, Entry
 from hwmatrix.pool.devices import HOST, device_of, has_several
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from hwmatrix.pool.devices import Device, Gpu
     from hwmatrix.pool.request import Key, Request
 
-_NO_MEMORY: Final = frozenset({"memory_pressure", "oom_killed", "webgpu_out_of_memory"})
 _NOT_THERE: Final = frozenset({"target_unavailable", "gpu_not_usable", "torch_build", "gpu_no_driver", "gpu_not_found"})
 """The catalogue's types for a device that cannot be used at all, even if it was detected."""
 _NOT_STARTED: Final = "model_start_failed"
@@ -315,7 +314,7 @@ class Loader:
             attempt=self._attempt,
             status=status,
             reason=f"{device}: {type(error).__name__}: {error}",
-            error_type=_type_of(error, device.hardware),
+            error_type=classify(error, hardware=device.hardware).type,
             wall_ms=wall_ms,
             dtype=Dtype(self._request.dtype) if self._request.dtype in tuple(Dtype) else None,
         )
@@ -379,14 +378,5 @@ class Loader:
 
 def status_of(error: BaseException, hardware: str) -> Status:
     """The status for an error that occurred while a model was constructed or moved."""
-    if isinstance(error, CellFailure):
-        return Status(error.status)
-    kind = _type_of(error, hardware)
-    if kind in _NO_MEMORY:
-        return Status.OOM
-    return Status.UNAVAILABLE if kind in _NOT_THERE else Status.ERROR
-
-
-def _type_of(error: BaseException, hardware: str) -> str:
-    """The catalogue's type of an error; exceptions of hwmatrix carry theirs."""
-    return error.error_type if isinstance(error, CellFailure) else match(str(error), hardware=hardware, exception=error).type
+    found = classify(error, hardware=hardware)
+    return Status.UNAVAILABLE if found.status is Status.ERROR and found.type in _NOT_THERE else found.status

@@ -15,8 +15,8 @@ import numpy as np
 
 from hwmatrix.basics.garbage import without_collection
 from hwmatrix.basics.text import cut
-from hwmatrix.errors import CellFailure, FactoryError, TraceError, chain_of
-from hwmatrix.faults.catalogue import match
+from hwmatrix.errors import FactoryError, TraceError, chain_of
+from hwmatrix.faults.catalogue import classify, text_of
 from hwmatrix.measure import divergence, latency, memory, parity, verdict, yardstick
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.learning import quality
@@ -55,14 +55,12 @@ def execute(job: CellJob, send: Send) -> None:
     progress = Progress(send)
     try:
         end = generating.run(job, progress) if job.cell.settings.new_tokens else _run_stages(job, progress)
-    except FactoryError as failure:
-        # The reference image built and loaded this bundle, so the target causes this failure.
-        _end_failed(job, progress, failure.__cause__ or failure)
-    except CellFailure as failure:
-        progress.end(Status(failure.status), error=_error_of(failure, failure.error_type) | {"needs": list(getattr(failure, "needs", ()))})
     except Exception as failure:  # noqa: BLE001 - a failing model is data, whatever it raises
         _free_frames(failure)
-        _end_failed(job, progress, failure)
+        # The reference image built and loaded this bundle: what fails as it is loaded here is the target's.
+        cause = failure.__cause__ if isinstance(failure, FactoryError) else None
+        status, error = failed(cause or failure, hardware=job.target.backend, stage=progress.stage)
+        progress.end(status, error=error)
     else:
         progress.end(end.status, error=end.error)
         traceable = end.error is not None and end.error["type"] in _WRONG_NUMBERS and not job.cell.settings.new_tokens
@@ -88,20 +86,21 @@ def _free_frames(failure: BaseException) -> None:
         traceback.clear_frames(each.__traceback__)
 
 
-def _end_failed(job: CellJob, progress: Progress, failure: BaseException) -> None:
-    status, error = recognized(failure, hardware=job.target.backend, stage=progress.stage)
-    progress.end(status, error=error)
+def failed(failure: BaseException, *, hardware: str, stage: Stage | None) -> tuple[Status, dict[str, Any]]:
+    """The status of a cell that raises an exception, and the error as a message to the parent.
 
-
-def recognized(failure: BaseException, *, hardware: str, stage: Stage | None) -> tuple[Status, dict[str, Any]]:
-    """Classify an exception that has no type of ours: the status, and the error as a message to the parent.
-
-    Frameworks report a failed allocation as a RuntimeError, which the catalogue recognizes by its text. The child asks the catalogue,
-    because the parent gets neither the full text nor the exception's base classes; the parent asks it only about a child that ended
-    without a verdict.
+    The child classifies it, because the parent gets neither the full text nor the exception's base classes; the parent asks the catalogue
+    only about a child that ended without a verdict.
     """
-    found = match(_text(failure), hardware=hardware, stage=stage, exception=failure)
-    return found.status, _error_of(failure, found.type) | {"severity": found.severity}
+    found = classify(failure, hardware=hardware, stage=stage)
+    needs = getattr(failure, "needs", ()) if found.status is Status.UNSUPPORTED else ()
+    return found.status, {
+        "type": found.type,
+        "severity": found.severity,
+        "message": cut(text_of(failure), _MESSAGE_LIMIT),
+        "traceback": cut("".join(traceback.format_exception(failure)), _TRACEBACK_LIMIT),
+        "needs": list(needs),
+    }
 
 
 def _run_stages(job: CellJob, progress: Progress) -> End:
@@ -324,16 +323,3 @@ def _time(target: Target, rule: MeasureRule, threads: int, progress: Progress, d
         warmup_samples=timing.warmup_samples,
         converged=timing.converged,
     )
-
-
-def _text(failure: BaseException) -> str:
-    return str(failure).strip() or type(failure).__name__
-
-
-def _error_of(failure: BaseException, error_type: str) -> dict[str, Any]:
-    message = _text(failure)
-    return {
-        "type": error_type,
-        "message": message if len(message) <= _MESSAGE_LIMIT else f"{message[:_MESSAGE_LIMIT]} ...",
-        "traceback": cut("".join(traceback.format_exception(failure)), _TRACEBACK_LIMIT),
-    }

@@ -374,8 +374,6 @@ def _of_the_traced_length_only(found: _Found, first: GenerationPrompt, prompt: G
     """
     try:
         yield
-    except MemoryError:
-        raise
     except Exception as error:
         own_status = isinstance(error, CellFailure) and error.status != Status.ERROR
         if own_status or prompt.name == PADDED or not found.stays_right(first):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hwmatrix.errors import CellFailure, UnavailableError
-from hwmatrix.faults.catalogue import match
+from hwmatrix.faults.catalogue import classify, match
 from hwmatrix.models import operator_tests
 from hwmatrix.models.operator_tests import OperatorTest, Tensor
 from hwmatrix.records import Dtype, Limits, OperatorResult, Plan, Status, TargetPlan
@@ -258,13 +258,17 @@ def _outcome(runner: OperatorRunner, test: OperatorTest, target: TargetPlan, rel
 
 def _failure(failure: Exception, target: TargetPlan) -> dict[str, Any]:
     text = str(failure)[:_MESSAGE_LIMIT]
-    if isinstance(failure, CellFailure):
-        status, kind, needs = failure.status, failure.error_type, list(getattr(failure, "needs", ()))
-    else:
-        found = match(text, hardware=target.backend, exception=failure)
-        status, kind, needs = found.status.value, found.type, []
+    found = classify(failure, hardware=target.backend)
+    needs = list(getattr(failure, "needs", ())) if found.status is Status.UNSUPPORTED else []
     message = text if isinstance(failure, CellFailure) else f"{type(failure).__name__}: {text}"
-    return {"status": status, "on_target": None, "max_error": None, "error_type": kind, "message": message, "needs": needs}
+    return {
+        "status": found.status.value,
+        "on_target": None,
+        "max_error": None,
+        "error_type": found.type,
+        "message": message,
+        "needs": needs,
+    }
 
 
 def _with_wrong_values(test: OperatorTest) -> OperatorTest:

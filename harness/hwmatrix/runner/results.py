@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import signal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from hwmatrix.runner.forked import End
 
 _LAST_LINES: Final = 3
-_NO_MEMORY: Final = re.compile(r"^MemoryError\b|std::bad_alloc|[Cc]an(?:no|')t allocate memory", re.MULTILINE)
-"""What a process prints last if it cannot even report a failed allocation: in Python, C++ and PyTorch."""
 
 
 def result_of(end: End, *, cell: CellPlan, model: ModelPlan, target: TargetPlan, started_at: str) -> CellResult:
@@ -75,7 +72,7 @@ def _status_and_error(end: End, told: CellTold, cell: CellPlan, target: TargetPl
         return Status.CRASH, error_record("bad_message", text, hardware=hardware, traceback=end.log or None)
     if told.verdict is not None:
         return told.verdict, _told_error(told.error, hardware) if told.error is not None else None
-    status, text = _end_without_verdict(end, cell)
+    status, text = _end_without_verdict(end, cell, hardware)
     found = match(text, hardware=hardware, status=status, stage=told.stage)
     return status, ErrorRecord(type=found.type, severity=found.severity, message=text, traceback=end.log or None)
 
@@ -99,7 +96,7 @@ def _origin_of_difference(end: End, told: CellTold) -> Divergence | None:
     return None
 
 
-def _end_without_verdict(end: End, cell: CellPlan) -> tuple[Status, str]:
+def _end_without_verdict(end: End, cell: CellPlan, hardware: str) -> tuple[Status, str]:
     """Status and message for a child that ended without a verdict."""
     if end.timed_out:
         return Status.TIMEOUT, f"timed out after {cell.limits.timeout_s:g} s; the process was killed"
@@ -107,8 +104,10 @@ def _end_without_verdict(end: End, cell: CellPlan) -> tuple[Status, str]:
         return Status.TIMEOUT, "the CPU time limit was reached (SIGXCPU)"
     if end.signal == signal.SIGKILL and end.oom_killed:
         return Status.OOM, "the kernel killed the process for memory (SIGKILL, and the cgroup counts an oom_kill)"
-    last = "\n".join(end.log.splitlines()[-_LAST_LINES:])
-    if (end.signal == signal.SIGABRT or end.exit_code) and _NO_MEMORY.search(last):
+    lines = end.log.splitlines()[-_LAST_LINES:]
+    last, raised = "\n".join(lines), lines[-1].partition(":")[0] if lines else None
+    # It printed a failed allocation last, since it could not even report that.
+    if (end.signal == signal.SIGABRT or end.exit_code) and match(last, hardware=hardware, exception=raised).status is Status.OOM:
         return Status.OOM, f"an allocation failed within {cell.limits.memory_mb} MiB, and the process gave up: {last}"
     if end.signal is not None:
         return Status.CRASH, f"the process was ended by {_signal_name(end.signal)} (signal {end.signal})"

@@ -10,7 +10,7 @@ from re import _constants, _parser  # Python's only parser of regular expression
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-import yaml
+from recorded_errors import NEGATIVE, POSITIVE, name_of, recorded
 
 from hwmatrix.faults.catalogue import UNMATCHED, catalogue, entry_for, match, severity_of
 from hwmatrix.records import Severity, Stage, Status
@@ -18,24 +18,8 @@ from hwmatrix.records import Severity, Stage, Status
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FOLDER: Final = Path(__file__).parents[1] / "recorded" / "errors"
 LEAST: Final = 120
-PROGRAM: Final = "program"
 KEYS: Final = frozenset({"type", "hardware", "source", "message", "status", "stage", "exception", "not_type", "quotes"})
-
-
-def recorded(*, program: bool = False) -> list[dict[str, Any]]:
-    """Every recorded message, with the hardware of its file unless it names its own."""
-    found = []
-    for path in sorted(FOLDER.glob("*.yaml")):
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if (path.stem == PROGRAM) == program:
-            found += [{"hardware": document.get("hardware", "any"), "file": path.stem} | entry for entry in document["messages"]]
-    return found
-
-
-def name_of(entry: dict[str, Any]) -> str:
-    return f"{entry['file']}-{entry.get('type') or entry.get('not_type')}"
 
 
 def recognized(entry: dict[str, Any]) -> str:
@@ -46,10 +30,6 @@ def recognized(entry: dict[str, Any]) -> str:
         stage=Stage(entry["stage"]) if "stage" in entry else None,
         exception=entry.get("exception"),
     ).type
-
-
-POSITIVE: Final = [entry for entry in recorded() if "type" in entry]
-NEGATIVE: Final = [entry for entry in recorded() if "type" not in entry]
 
 
 @pytest.mark.parametrize("entry", POSITIVE, ids=name_of)

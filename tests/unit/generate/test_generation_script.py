@@ -169,7 +169,7 @@ def test_without_a_graph_the_script_exports(tmp_path: Path, target: str, error_t
     ("error_type", "message"),
     [
         ("hwmatrix.errors.FactoryError", "generate does not call it once for each token"),
-        ("builtins.ValueError", "ValueError: no step gives the state that the exported decode takes"),
+        ("hwmatrix.errors.UnmakableError", "its reference cannot generate"),
     ],
 )
 def test_passes_that_are_no_steps_of_a_graph_have_no_script(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from hwmatrix.errors import FactoryError
 from hwmatrix.models import generation_calls
 from hwmatrix.models.generation_export import (
     DECODE,
@@ -169,7 +170,7 @@ def _arguments(
     """The arguments of a program in their order: names of tensors, and constants; and what is known of the former.
 
     Raises:
-        ValueError: the program has other arguments than the model.
+        FactoryError: the program has other arguments than the model (``no_generation``).
     """
     from torch.export.graph_signature import InputKind
     from transformers.exporters.utils import get_leaf_tensors
@@ -181,7 +182,8 @@ def _arguments(
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     taken = [nodes[spec.arg.name] for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
     if len(taken) != len(leaves):
-        raise ValueError(f"the exported program takes {len(taken)} arguments, and the model {len(leaves)}")
+        message = f"the exported program takes {len(taken)} arguments, and the model {len(leaves)}"
+        raise FactoryError(message, error_type="no_generation")
     order: list[Any] = []
     inputs: list[GraphInput] = []
     for leaf, node in zip(leaves, taken, strict=True):

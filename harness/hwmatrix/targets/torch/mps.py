@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -14,10 +15,11 @@ from hwmatrix.targets.protocol import DeviceUse
 from hwmatrix.targets.torch.device import TorchDevice
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from hwmatrix.models.bundle import GenerationPrompt
     from hwmatrix.records import Settings
-    from hwmatrix.targets.protocol import Arrays
+    from hwmatrix.targets.protocol import Arrays, OnStep
 
 _FALLBACK: Final = "PYTORCH_ENABLE_MPS_FALLBACK"
 _MISSING: Final = re.compile(r"The operator '([^']+)' is not current(?:ly)? (?:implemented|supported) for the MPS device")
@@ -50,10 +52,8 @@ class TorchMps(TorchDevice):
 
     def prepare(self, inputs: Arrays) -> str:
         """Prepare as on every device. With ``compile`` this runs the model, and may find an operator that MPS lacks."""
-        try:
+        with _missing_operators():
             return super().prepare(inputs)
-        except NotImplementedError as error:
-            raise _as_missing_operator(error) from error
 
     def run(self) -> Any:
         """Run one forward pass and wait for it.
@@ -61,19 +61,32 @@ class TorchMps(TorchDevice):
         Raises:
             UnsupportedError: MPS has no kernel for an operator, which the message names.
         """
-        try:
+        with _missing_operators():
             result = self.forward()
-        except NotImplementedError as error:
-            raise _as_missing_operator(error) from error
         torch.mps.synchronize()
         return result
+
+    def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
+        """Generate as on every device.
+
+        Raises:
+            UnsupportedError: as :meth:`run`.
+        """
+        with _missing_operators():
+            super().generate(prompt, on_step, forced=forced)
 
     def device_use(self) -> DeviceUse | None:
         """The memory that Metal has allocated to this process. Metal reports neither a peak of its use nor other processes."""
         return DeviceUse(peak_mb=None, reserved_mb=torch.mps.driver_allocated_memory() / _MIB, other_processes=None)
 
 
-def _as_missing_operator(error: NotImplementedError) -> Exception:
-    """Return an UnsupportedError for a missing operator; any other error unchanged."""
-    found = _MISSING.search(str(error))
-    return UnsupportedError(f"MPS has no kernel for {found[1]}", needs=(found[1],)) if found else error
+@contextlib.contextmanager
+def _missing_operators() -> Iterator[None]:
+    """Raise an UnsupportedError for an operator that MPS lacks; any other error is unchanged."""
+    try:
+        yield
+    except NotImplementedError as error:
+        found = _MISSING.search(str(error))
+        if found is None:
+            raise
+        raise UnsupportedError(f"MPS has no kernel for {found[1]}", needs=(found[1],)) from error
