@@ -68,8 +68,9 @@ class Exported:
         return tuple(args), dict(kwargs)
 
     def named(self, values: Sequence[Any]) -> dict[str, torch.Tensor]:
-        """Return the outputs of a run by the reference's names."""
-        return flatten_outputs(torch.utils._pytree.tree_unflatten(list(values), self.results))  # noqa: SLF001 - as torch.export writes it
+        """Return the outputs of a run by the reference's names. The program returns buffers that the model changes in place before them."""
+        returned = list(values)[-self.results.num_leaves :]
+        return flatten_outputs(torch.utils._pytree.tree_unflatten(returned, self.results))  # noqa: SLF001 - as torch.export writes it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ def trace_graph(exported: Exported, inputs: Mapping[str, torch.Tensor]) -> Trace
     marked = exported.named([_Named(name) for name in results])
     return Trace(
         steps=_steps(whole.graph),
-        values=_arrays(names, actual),
+        values=_arrays(names, list(actual)[-len(names) :]),  # after the buffers that the model changes in place
         expected=_arrays(names, expected),
         results={own: str(value) for own, value in marked.items() if str(value) in names},
         against="the same graph, executed by PyTorch",
