@@ -127,6 +127,6 @@ def executions(output: Path) -> dict[str, int]:
 def left_behind(output: Path) -> list[str]:
     """What an interrupted writer would leave: temporary names, partial shards, shards without a sidecar."""
     files = [path for path in output.rglob("*") if path.is_file()]
-    unfinished = [str(path) for path in files if path.suffix in {".tmp", ".partial", ".wal", ".broken"} or path.name == "owner.pid"]
+    unfinished = [str(path) for path in files if path.suffix in {".tmp", ".partial", ".wal", ".broken"}]
     shards = [path for path in files if path.parent.name == "shards" and path.suffix == ".duckdb"]
     return unfinished + [str(path) for path in shards if not path.with_name(f"{path.name}.json").exists()]

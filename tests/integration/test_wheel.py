@@ -8,12 +8,15 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from fault_runs import PROJECT
 from matrix_command import document, statuses
+from packaging.requirements import Requirement
 
 from hwmatrix.errors import EngineError
 from hwmatrix.host.engine import connect
@@ -28,16 +31,53 @@ LISTING: Final = "import hwmatrix, json, os; print(json.dumps(os.listdir(os.path
 OWN_TARGET: Final = "  mine: {backend: onnxruntime, image: mine, base: python}\n"
 
 
-class Installed:
-    """An environment with the wheel, and its command. All other packages come from the tests' environment."""
+QUESTIONS: Final = (
+    ("--version",),
+    ("devices",),
+    ("detect",),
+    ("classify", "--model", "bert"),
+    ("fit", "bert"),
+    ("evidence",),
+    ("types",),
+    ("schema",),
+    ("generate", "--model", "bert"),
+    ("init", "--models", "bert", "--targets", "cpu"),
+    ("errors",),
+)
+"""What can be asked without a run."""
 
-    def __init__(self, folder: Path, cache: Path) -> None:
+
+def required() -> set[str]:
+    """The distributions that a plain installation brings: what the project requires without extras, and so on."""
+    lines = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    names = set[str]()
+    while lines:
+        found = Requirement(lines.pop())
+        if found.name not in names and (found.marker is None or found.marker.evaluate({"extra": ""})):
+            names.add(found.name)
+            lines += metadata.requires(found.name) or ()
+    return names
+
+
+class Installed:
+    """An environment with the wheel, and its command.
+
+    All other packages come from the tests' environment; if it is ``plain``, only those that the package requires without extras.
+    """
+
+    def __init__(self, folder: Path, cache: Path, *, plain: bool = False) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
         self.python = folder / "bin" / "python"
         below = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
         site = Path(sysconfig.get_path("purelib", scheme="venv", vars={"base": str(folder)}))
         # Folders listed in a .pth file are not searched for further .pth files, so an editable hwmatrix has no effect here.
-        (site / "tests.pth").write_text("".join(f"{path}\n" for path in below), encoding="utf-8")
+        if plain:
+            for file in {file.parts[0]: file for each in required() for file in metadata.files(each) or ()}.values():
+                top = Path(str(file.locate())).parents[len(file.parts) - 2] if len(file.parts) > 1 else Path(str(file.locate()))
+                if file.parts[0] not in {"..", "__pycache__"}:
+                    (site / file.parts[0]).symlink_to(top)
+        else:
+            (site / "tests.pth").write_text("".join(f"{path}\n" for path in below), encoding="utf-8")
         built = folder.parent / "built"
         build = (sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(built))
         subprocess.run(build, cwd=PROJECT, check=True)
@@ -45,6 +85,14 @@ class Installed:
         pip = (sys.executable, "-m", "pip", "--python", str(self.python), "--disable-pip-version-check")
         subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
         self.cache = cache
+
+    def script(self, text: str) -> str:
+        """Run some Python, which must succeed, and return what it prints."""
+        done = subprocess.run(
+            [str(self.python), "-c", text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S, check=False
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
 
     def run(self, *words: str, cwd: Path, environment: Mapping[str, str] | None = None) -> str:
         """Run a command, which must succeed, and return its output."""
@@ -67,6 +115,17 @@ class Installed:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Installed:
     return Installed(tmp_path_factory.mktemp("installed") / "environment", shared_cache)
+
+
+def test_a_plain_installation_answers_what_needs_no_run(tmp_path: Path) -> None:
+    """Without any extra: the help of every command, and each question that published results answer."""
+    plain = Installed(tmp_path / "environment", tmp_path / "cache", plain=True)
+    project = tmp_path / "project"
+    project.mkdir()
+    commands = json.loads(plain.script("import json; from hwmatrix.cli.main import _COMMANDS; print(json.dumps(list(_COMMANDS)))"))
+    plain.script(f"from hwmatrix.cli.main import main\nfor name in {commands!r}: assert main([name, '--help']) == 0, name")
+    for words in QUESTIONS:
+        plain.run(*words, cwd=project)
 
 
 @pytest.mark.torch

@@ -23,13 +23,13 @@ from distributed import Future, KilledWorker
 from hwmatrix.app import cluster_member as member
 from hwmatrix.app.cluster_member import Bundles, Failure, Part, Shards
 from hwmatrix.app.cluster_snapshots import Snapshots
-from hwmatrix.app.execution import facts_with, merge_and_report, refuse_gone
+from hwmatrix.app.execution import facts_with, finishing, merge_and_report, refuse_gone
 from hwmatrix.errors import ConfigError, EngineError, HwmatrixError, NoTargetAvailableError, Problem, StoreError
 from hwmatrix.host import artifacts, infrastructure
 from hwmatrix.host.cluster.offers import Offer, code_digest, needed
 from hwmatrix.host.cluster.parts import Group, costs, grouped
 from hwmatrix.host.cluster.travelling import Project
-from hwmatrix.host.run_folder import RunFolder, claim, release
+from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.matrix.plan import check_selection, make_plan
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.factory.make import FACTORY
@@ -190,10 +190,7 @@ def run_on(
         EngineError: the scheduler is gone.
         HwmatrixError: a target's image, engine or store failed on its last attempt; the others ran.
     """
-    claim(folder)
-    failed: dict[str, HwmatrixError] = {}
-    try:
-        folder.salvage()
+    with finishing(folder, lambda: merge_and_report(folder, output, workshop.cache_dir, view), view):
         history = (output / DATABASE,)
         run = _ClusterRun(client, loaded, folder, plan, workshop=workshop, view=view, history=history, cache_limit_gb=cache_limit_gb)
         try:
@@ -202,9 +199,6 @@ def run_on(
             raise EngineError(f"the cluster does not answer: {error}", advice="Continue with --resume: finished cells are kept.") from error
         finally:
             run.end()
-            merge_and_report(folder, output, workshop.cache_dir, view)
-    finally:
-        release(folder)
     for failure in failed.values():
         raise failure
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ BASE_VARIABLE: Final = "HWMATRIX_BASE_IMAGE"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Environment:
-    """The environment of a command. ``command`` is the command line as it was typed."""
+    """The environment of a command. ``command`` is the command line, quoted for a shell."""
 
     variables: Mapping[str, str]
     cache: Path
@@ -35,5 +36,5 @@ def read_environment() -> Environment:
         variables=variables,
         cache=needed_cache_folder(variables),
         base_image=variables.get(BASE_VARIABLE),
-        command=" ".join(["hwmatrix", *sys.argv[1:]]),
+        command=shlex.join(["hwmatrix", *sys.argv[1:]]),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import secrets
@@ -12,12 +13,12 @@ import hwmatrix
 from hwmatrix.app.selecting import fetch_weights
 from hwmatrix.app.type_models import TypeModels
 from hwmatrix.basics.clock import now, utc_now
-from hwmatrix.errors import ConfigError, NoTargetAvailableError, NothingSelectedError, Problem
+from hwmatrix.errors import ConfigError, HwmatrixError, NothingSelectedError, Problem
 from hwmatrix.host import bundle_archive, infrastructure
 from hwmatrix.host.bundle_jobs import make_bundles, prepare_reference
 from hwmatrix.host.execution import run
 from hwmatrix.host.executors import Executor, Workshop, choose
-from hwmatrix.host.run_folder import OPERATORS, RUNS, RunFolder, claim, release
+from hwmatrix.host.run_folder import OPERATORS, RUNS, RunFolder, locked
 from hwmatrix.host.run_order import RunOrder
 from hwmatrix.host.source_repository import commit_of, web_address_of
 from hwmatrix.matrix.plan import RunFacts, check_selection, make_plan, replan
@@ -34,7 +35,7 @@ from hwmatrix.store.merge import merge
 from hwmatrix.store.reading import DATABASE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from hwmatrix.app.environment import Environment
     from hwmatrix.host.console import View
@@ -231,24 +232,37 @@ def _has_types(plan: Plan) -> bool:
     return any(model.weights == FACTORY for model in plan.models)
 
 
+@contextlib.contextmanager
+def finishing(folder: RunFolder, finish: Callable[[], None], view: View) -> Iterator[None]:
+    """Lock a run's folder while its work is done. However that ends, finished cells are saved, and ``finish`` merges and reports them.
+
+    If the work failed, its error is raised, and one of ``finish`` is only printed.
+
+    Raises:
+        StoreError: another process has locked the folder.
+    """
+    with locked(folder):
+        folder.salvage()
+        try:
+            yield
+        except BaseException:
+            try:
+                folder.salvage()
+                finish()
+            except HwmatrixError as error:
+                view.say(f"not reported: {error}")
+            raise
+        finish()
+
+
 def run_and_report(order: RunOrder, output: Path, view: View) -> None:
     """Execute a run. However it ends, finished cells are merged and reported.
 
     Raises:
-        HwmatrixError: a target's image, engine or store failed; the others ran.
+        HwmatrixError: nothing could run, or a target's image, engine or store failed and the others ran.
     """
-    claim(order.folder)
-    try:
-        order.folder.salvage()
-        try:
-            outcome = run(order, view)
-        except (KeyboardInterrupt, NoTargetAvailableError):
-            order.folder.salvage()
-            merge_and_report(order.folder, output, order.cache, view)
-            raise
-        merge_and_report(order.folder, output, order.cache, view)
-    finally:
-        release(order.folder)
+    with finishing(order.folder, lambda: merge_and_report(order.folder, output, order.cache, view), view):
+        outcome = run(order, view)
     outcome.raise_first()
 
 
@@ -295,16 +309,14 @@ def pack_bundles(
     executor = executor or choose(plan.isolation, workshop)
     folder = RunFolder.continued(output, plan)
     order = order_of(loaded, PlannedRun(folder=folder, plan=plan, executor=executor), workshop)
-    claim(folder)
-    try:
-        prepare_reference(order)
-        make_bundles(order, models, view, total=len(models) + len(canary_plans()))
-        return bundle_archive.pack(folder, order.cache, archive)
-    except BaseException:
-        executor.stop()
-        raise
-    finally:
-        release(folder)
+    with locked(folder):
+        try:
+            prepare_reference(order)
+            make_bundles(order, models, view, total=len(models) + len(canary_plans()))
+            return bundle_archive.pack(folder, order.cache, archive)
+        except BaseException:
+            executor.stop()
+            raise
 
 
 def run_part(
@@ -334,9 +346,7 @@ def run_part(
     executor = executor or choose(isolation_of_part(whole, targets, loaded), workshop)
     plan = fetch_weights(restrict(whole, targets, executor), workshop.cache_dir)
     folder = RunFolder.continued(output, plan)
-    claim(folder)
-    try:
-        folder.salvage()
+    with finishing(folder, lambda: None, view):
         for target in plan.targets:
             if target.unavailable is not None:
                 view.say(f"{target.name}: unavailable: {target.unavailable}")
@@ -357,11 +367,6 @@ def run_part(
                     order, handed_over=bundle_archive.unpack(bundles, folder, whole, order.cache, failures=failures)
                 )
             run(order, view).raise_first()
-    except KeyboardInterrupt:
-        folder.salvage()
-        raise
-    finally:
-        release(folder)
     return folder
 
 

@@ -6,12 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hwmatrix.app.execution import PlannedRun, facts_of, merge_shards, order_of, refuse_gone
-from hwmatrix.errors import NoTargetAvailableError
+from hwmatrix.app.execution import PlannedRun, facts_of, finishing, merge_shards, order_of, refuse_gone
 from hwmatrix.host import run_folder
 from hwmatrix.host.executors import choose
 from hwmatrix.host.operator_jobs import OperatorRun, run_operators
-from hwmatrix.host.run_folder import RunFolder, claim, release
+from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.matrix.load import LoadedMatrix
 from hwmatrix.matrix.plan import make_operator_plan
 from hwmatrix.report.operator_report import write_operators
@@ -49,18 +48,9 @@ def run_operator_tests(request: OperatorRequest, workshop: Workshop, environment
     """
     planned = _resumed(request, workshop) if request.resume else _planned(request, workshop, environment)
     folder = planned.folder
-    claim(folder)
-    try:
-        folder.salvage()
+    with finishing(folder, lambda: _merge_and_report(folder, request.output, view, page=request.page), view):
         order = order_of(request.loaded, planned, workshop)
         outcome = run_operators(OperatorRun(order=order, pattern=folder.pattern(), resume=request.resume), view)
-    except (KeyboardInterrupt, NoTargetAvailableError):
-        folder.salvage()
-        _merge_and_report(folder, request.output, view)
-        raise
-    finally:
-        release(folder)
-    _merge_and_report(folder, request.output, view, page=request.page)
     outcome.raise_first()
 
 
@@ -79,7 +69,7 @@ def _resumed(request: OperatorRequest, workshop: Workshop) -> PlannedRun:
     return PlannedRun(folder=folder, plan=plan, executor=choose(plan.isolation, workshop))
 
 
-def _merge_and_report(folder: RunFolder, output: Path, view: View, *, page: Path | None = None) -> None:
+def _merge_and_report(folder: RunFolder, output: Path, view: View, *, page: Path | None) -> None:
     merge_shards([folder.path], output / DATABASE, view)
     for path in write_operators(output / DATABASE, output, page=page):
         view.say(f"wrote {path}")

@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.app.execution import PlannedRun, facts_of, merge_shards, order_of
-from hwmatrix.errors import NoTargetAvailableError
+from hwmatrix.app.execution import PlannedRun, facts_of, finishing, merge_shards, order_of
 from hwmatrix.host import run_folder
 from hwmatrix.host.executors import choose
-from hwmatrix.host.run_folder import RunFolder, claim, release
+from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.host.target_jobs import TargetWork, run_on_targets
 from hwmatrix.matrix.load import LoadedMatrix
 from hwmatrix.matrix.plan import Selection, make_survey_plan
@@ -65,14 +64,7 @@ def survey_images(request: SurveyRequest, workshop: Workshop, environment: Envir
     executor = choose(request.isolation, workshop)
     plan = make_survey_plan(request.loaded, request.selection, facts_of(request.loaded, executor, environment, workshop.commit))
     folder, database = RunFolder.create(request.output / run_folder.SURVEYS, plan), request.output / DATABASE
-    claim(folder)
-    try:
+    with finishing(folder, lambda: merge_shards([folder.path], database, view), view):
         outcome = run_on_targets(order_of(request.loaded, PlannedRun(folder=folder, plan=plan, executor=executor), workshop), _WORK, view)
-    except (KeyboardInterrupt, NoTargetAvailableError):
-        folder.salvage()
-        raise
-    finally:
-        release(folder)
-    merge_shards([folder.path], database, view)
     outcome.raise_first()
     return Survey(database=database, run_id=plan.run_id)

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.app.environment import Environment
-from hwmatrix.app.execution import PlannedRun, facts_of, merge_shards, order_of
+from hwmatrix.app.execution import PlannedRun, facts_of, finishing, merge_shards, order_of
 from hwmatrix.app.selecting import fetch_weights
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError
 from hwmatrix.faults.catalogue import MEMORY
 from hwmatrix.host.execution import run
 from hwmatrix.host.executors import Executor, Workshop
-from hwmatrix.host.run_folder import RunFolder, claim, release
+from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.knowledge.adapting import short_of_memory
 from hwmatrix.knowledge.fallback import Attempt, AttemptPlan, Tried, next_attempt
 from hwmatrix.knowledge.largest_batch import BatchSearch, found_by, next_batch
@@ -201,19 +201,13 @@ def _run(site: TrialSite, targets: Sequence[str], batch: int, view: View) -> tup
     """Execute one ordinary run, and merge it however it ends."""
     plan = fetch_weights(plan_of(site, targets, batch), site.workshop.cache_dir)
     folder = RunFolder.create(site.output, plan)
-    claim(folder)
-    failed: list[HwmatrixError] = []
+    order = order_of(site.loaded, PlannedRun(folder=folder, plan=plan, executor=site.executor), site.workshop)
     try:
-        planned = PlannedRun(folder=folder, plan=plan, executor=site.executor)
-        outcome = run(order_of(site.loaded, planned, site.workshop), view)
-        failed += outcome.failed.values()
+        with finishing(folder, lambda: merge_shards([folder.path], site.database, view), view):
+            outcome = run(order, view)
     except NoTargetAvailableError as error:
-        failed.append(error)
-    finally:
-        folder.salvage()
-        merge_shards([folder.path], site.database, view)
-        release(folder)
-    return folder, failed
+        return folder, [error]
+    return folder, list(outcome.failed.values())
 
 
 def _rows(site: TrialSite, folder: RunFolder) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import typer
 
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Output
 from hwmatrix.cli.tables import show_evidence
-from hwmatrix.errors import ConfigError, Problem, StoreError
+from hwmatrix.errors import ConfigError, GateError, Problem
 from hwmatrix.knowledge.on_record import PUBLISHED, SNAPSHOT, in_step, on_record, published_databases
 from hwmatrix.knowledge.snapshot import collect, read, write
 
@@ -23,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
 Named = Annotated[Path | None, typer.Option("--database", help="Show only this merged database or folder of reports.", metavar="DB")]
 Published = Annotated[Path, typer.Option("--published", help="With --write or --check: the folder of published results.", metavar="DIR")]
 Write = Annotated[bool, typer.Option("--write", help="Write the latest verdict of every published cell into --file.")]
-Check = Annotated[bool, typer.Option("--check", help="Check that --file matches the published databases; exit code 7 if not.")]
+Check = Annotated[bool, typer.Option("--check", help="Check that --file matches the published databases; exit code 8 if not.")]
 File = Annotated[Path, typer.Option("--file", help="With --write or --check. [default: the file in the package]", metavar="FILE")]
 
 
@@ -81,7 +81,8 @@ def _check(databases: dict[str, Path], file: Path) -> None:
     """Compare a snapshot with the databases.
 
     Raises:
-        StoreError: it does not match them, or cannot be read.
+        GateError: it does not match them.
+        StoreError: it cannot be read.
     """
     if not in_step(databases, read(file)):
-        raise StoreError(f"{file}: it does not match the published results", advice="Update it: hwmatrix evidence --write.")
+        raise GateError(f"{file}: it does not match the published results", advice="Update it: hwmatrix evidence --write.")

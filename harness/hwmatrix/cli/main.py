@@ -94,6 +94,12 @@ def _main(argv: list[str] | None) -> int:
     except _UsageError as error:
         error.show()
         return ConfigError.exit_code
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "hwmatrix":
+            raise
+        missing = Problem(where=error.name, what="this command needs that package", hint="pip install 'hwmatrix[host]'")
+        _print_error(ConfigError([missing]), stderr)
+        return ConfigError.exit_code
     except (KeyboardInterrupt, typer.Abort):
         forget_interrupt()
         stderr.print(f"interrupted{': finished work is kept; continue with --resume' if _can_continue(words) else ''}", markup=False)

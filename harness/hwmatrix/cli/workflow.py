@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hwmatrix.cli.options import OwnMatrix
-from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.errors import GateError
 from hwmatrix.host.github.render import ACTION, render
 from hwmatrix.matrix.load import load
 from hwmatrix.report.write import replace
@@ -21,7 +21,7 @@ def add_to(app: typer.Typer) -> None:
 
 def workflow_command(
     *,
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit code 8 if a file is out of date.")] = False,
     folder: Annotated[Path, typer.Option("--output-dir", help="The folder of the workflows.", metavar="DIR")] = Path(".github/workflows"),
     matrix: OwnMatrix = Path("matrix.yaml"),
 ) -> None:
@@ -45,10 +45,10 @@ def workflow_command(
         try:
             same = path.read_text(encoding="utf-8") == text
         except (OSError, UnicodeDecodeError) as error:
-            problems.append(Problem(where=str(path), what=f"cannot be read: {error}", hint="nox -s workflow writes it"))
+            problems.append(f"{path}: cannot be read: {error} (nox -s workflow writes it)")
             continue
         if not same:
-            problems.append(Problem(where=str(path), what="it does not match matrix.yaml", hint="update it with nox -s workflow"))
+            problems.append(f"{path}: it does not match matrix.yaml (update it with nox -s workflow)")
     if problems:
-        raise ConfigError(problems)
+        raise GateError("\n".join(problems))
     typer.echo(f"{len(places)} workflow files match {matrix}")

@@ -55,10 +55,10 @@ def generate_test(model: str, *, spec: MatrixSpec | None = None, folder: Path = 
     """Write the test of one model to a folder, in a file named after the model.
 
     ``model`` is a name in matrix.yaml, a hub id in the cache, or a checkpoint's folder; ``spec`` is the content of matrix.yaml
-    (None: of that in the working folder). Needs jinja2; torch is not needed before the test runs.
+    (None: of that in the working folder). PyTorch is not needed before the test runs.
 
     Raises:
-        ConfigError: matrix.yaml or jinja2 is missing; the model is only a name or cannot be built; there is no such device; a file
+        ConfigError: matrix.yaml is missing; the model is only a name or cannot be built; there is no such device; a file
             that hwmatrix did not generate has the test's name; the folder cannot be written.
     """
     wish, spec = wish or Wish(), spec or load(DEFAULT_MATRIX).spec

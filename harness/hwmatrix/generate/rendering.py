@@ -23,11 +23,7 @@ _TESTS: Final = Path(__file__).parent / "templates" / "tests"
 
 
 def render(name: str, **values: Any) -> str:
-    """Fill in a template of ``templates/``. An undefined variable is an error.
-
-    Raises:
-        ConfigError: jinja2 is not installed.
-    """
+    """Fill in a template of ``templates/``. An undefined variable is an error."""
     return _environment().get_template(name).render(**values)
 
 

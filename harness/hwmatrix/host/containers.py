@@ -168,7 +168,7 @@ def running(
                 name=full_name,
                 entrypoint=list(entrypoint) if entrypoint else None,
                 environment=dict(environment or {}),
-                labels={**(labels or {}), LABEL: "1", OWNER_LABEL: own_mark(), HOST_LABEL: socket.gethostname()},
+                labels={**(labels or {}), LABEL: "1", OWNER_LABEL: own_mark(), HOST_LABEL: _here()},
                 **options,
             )
             # Attached before the start, so that no output is missed and the engine need not store any.
@@ -239,15 +239,17 @@ def container_user(engine: Engine) -> str:
 def prepare_writable(folder: Path, engine: Engine) -> Path:
     """Create a folder, and give it and its contents to the user of containers, so that a container can write there.
 
-    Owners are changed only for root: other users' containers run as those users. What another run removes meanwhile from a folder that
-    both use, such as an unfinished bundle in the cache, is left out.
+    Owners are changed only for root: other users' containers run as those users. A folder that containers own already is left as it is:
+    what root adds to it belongs to them, too (:func:`hwmatrix.models.folder.give`). The folder itself comes last, so that no container can
+    replace what is being changed; no link is followed in any case.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if os.getuid() == 0 and not engine.rootless:
-        for here, folders, files in os.walk(folder):
-            for path in (here, *(os.path.join(here, name) for name in (*folders, *files))):  # noqa: PTH118 - as os.walk yields it
-                with contextlib.suppress(FileNotFoundError):
-                    os.chown(path, IMAGE_USER, IMAGE_USER, follow_symlinks=False)
+    if os.getuid() == 0 and not engine.rootless and folder.stat().st_uid != IMAGE_USER:
+        for _, folders, files, descriptor in os.fwalk(folder, topdown=False):
+            for name in (*folders, *files):
+                with contextlib.suppress(FileNotFoundError):  # another run removed it, such as an unfinished bundle in the cache
+                    os.chown(name, IMAGE_USER, IMAGE_USER, dir_fd=descriptor, follow_symlinks=False)
+        os.chown(folder, IMAGE_USER, IMAGE_USER)
     return folder
 
 
@@ -263,9 +265,7 @@ def remove_leftovers(engine: Engine) -> tuple[str, ...]:
     client = engine.client()
     try:
         with _engine_errors("looking for left-over containers failed"):
-            found = client.containers.list(
-                all=True, filters={"label": [f"{LABEL}=1", f"{HOST_LABEL}={socket.gethostname()}"]}, ignore_removed=True
-            )
+            found = client.containers.list(all=True, filters={"label": [f"{LABEL}=1", f"{HOST_LABEL}={_here()}"]}, ignore_removed=True)
         for container in found:
             if living(container.labels.get(OWNER_LABEL, "")) is None:
                 _remove(client, str(container.name))
@@ -273,6 +273,12 @@ def remove_leftovers(engine: Engine) -> tuple[str, ...]:
     finally:
         client.close()
     return tuple(removed)
+
+
+def _here() -> str:
+    """Where this machine's process IDs are valid: the host's name, and on Linux the namespace of process IDs."""
+    namespace = Path("/proc/self/ns/pid")
+    return f"{socket.gethostname()} {namespace.readlink() if namespace.is_symlink() else ''}".rstrip()
 
 
 def _remove(client: docker.DockerClient, name: str) -> None:

@@ -119,9 +119,8 @@ class _Waves:
         names = {cell.model_key for cells in again.values() for cell in cells}
         self._view.say(f"{', '.join(again)} rejected the first export of {len(names)} models: trying another")
         models = [model for model in wave.models if model.key in names]
-        self._bundles += len(models) + len(canary_plans())
-        self._make_bundles(self._order, models, every_exporter=True)
-        self._run(again)
+        if self._made_more(self._order, models, every_exporter=True):
+            self._run(again)
 
     def _adapt(self) -> None:
         """Retry failed cells with changes, until each has passed or nothing that could help is left."""
@@ -130,11 +129,21 @@ class _Waves:
             self._adapted |= {cell.key for cell in cells}
             plan = adapting.round_of(self._order.plan, cells)
             order = dataclasses.replace(self._order, plan=plan, folder=adapting.lay_down(self._order.folder, plan), stale=None)
-            self._bundles += len(plan.models) + len(canary_plans())
-            self._make_bundles(order, plan.models, every_exporter=any(map(_other_export, cells)))
+            if not self._made_more(order, plan.models, every_exporter=any(map(_other_export, cells))):
+                continue
             todo = {target.name: tuple(cell for cell in cells if cell.target == target.name) for target in plan.targets}
             for target, error in _run_targets(order, todo, self._view, {target: self._given[target] for target in todo}).items():
                 self._failed.setdefault(target, error)
+
+    def _made_more(self, order: RunOrder, models: Sequence[ModelPlan], *, every_exporter: bool) -> bool:
+        """Make bundles for an optional step: if that fails, it says so, and the verdicts without the step stand."""
+        self._bundles += len(models) + len(canary_plans())
+        try:
+            self._make_bundles(order, models, every_exporter=every_exporter)
+        except HwmatrixError as error:
+            self._view.say(f"not retried: {error}")
+            return False
+        return True
 
     def _make_bundles(self, order: RunOrder, models: Sequence[ModelPlan], *, every_exporter: bool = False) -> None:
         """Make bundles and exports, once the reference image is there. It is not prepared at first if all bundles were made elsewhere."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from hwmatrix.basics.files import write_atomically
 from hwmatrix.basics.json_text import read_json
-from hwmatrix.basics.processes import living, own_mark
 from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.records import ModelKey, Plan, plan_from_json, to_json
 from hwmatrix.store.shard import finished_cells, salvage, settled_cells
@@ -26,7 +26,8 @@ SURVEYS: Final = "surveys"
 """The subfolder for surveys, which execute nothing."""
 _PLAN: Final = "plan.json"
 _TESTS: Final = "tests"
-_OWNER: Final = "owner.pid"
+_LOCK: Final = "lock"
+"""Locked while a process works in the folder, whose id it contains."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,33 +188,50 @@ class RunFolder:
         return path
 
 
-def claim(folder: RunFolder) -> None:
-    """Make this process the owner of the folder.
+@contextlib.contextmanager
+def locked(folder: RunFolder) -> Iterator[None]:
+    """Lock the folder against other processes. The kernel releases the lock of a process that dies, on any host.
 
     Raises:
-        StoreError: another living process is, or the folder cannot be written.
+        StoreError: another process has locked it, or the folder cannot be written.
     """
-    path = folder.path / _OWNER
+    path = folder.path / _LOCK
     with _writing(path):
-        number = worker(folder)
-        if number is not None and number != os.getpid():
-            raise StoreError(f"{folder.path}: process {number} is working in it", advice="Wait for it, or end it first.")
-        write_atomically(path, f"{own_mark()}\n")
+        lock = path.open("a+", encoding="ascii")
+    with lock:
+        if not _acquired(lock, fcntl.LOCK_EX):
+            raise StoreError(f"{folder.path}: process {_owner(lock)} is working in it", advice="Wait for it, or end it first.")
+        with _writing(path):
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
+        yield
 
 
 def worker(folder: RunFolder) -> int | None:
-    """Return the id of the living process that works in the folder, if any.
+    """Return the id of the process that works in the folder, if any: on the host where it runs.
 
     Raises:
         OSError: the folder cannot be read.
     """
-    path = folder.path / _OWNER
-    return living(path.read_text(encoding="ascii")) if path.exists() else None
+    path = folder.path / _LOCK
+    if not path.exists():
+        return None
+    with path.open(encoding="ascii") as lock:
+        return None if _acquired(lock, fcntl.LOCK_SH) else _owner(lock)
 
 
-def release(folder: RunFolder) -> None:
-    """Release the folder, which then has no owner."""
-    (folder.path / _OWNER).unlink(missing_ok=True)
+def _acquired(lock: IO[str], kind: int) -> bool:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _owner(lock: IO[str]) -> int:
+    lock.seek(0)
+    return int(lock.read() or 0)  # 0: it has the lock, but has not yet written its id
 
 
 @contextlib.contextmanager

@@ -48,14 +48,10 @@ def _matrix_values(report: ErrorReport, measured: OnRecord, *, level: int) -> di
 
 
 def _render(name: str, **values: Any) -> str:
-    """Render a template of ``reporter/templates``.
-
-    Raises:
-        ConfigError: jinja2 is not installed.
-    """
+    """Render a template of ``reporter/templates``."""
     return _environment().get_template(name).render(**values).strip() + "\n"
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    return templates.markdown("hwmatrix.reporter", hint=f"{templates.HINT}, or choose json")
+    return templates.markdown("hwmatrix.reporter")

@@ -108,5 +108,5 @@ def test_the_command_writes_and_checks_the_snapshot(empty: Path, capsys: pytest.
     assert main.main([*words, "--check"]) == 0
     shutil.copytree(folder / "speed", folder / "again")
     capsys.readouterr()
-    assert main.main([*words, "--check"]) == 7
+    assert main.main([*words, "--check"]) == 8
     assert "--write" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import factory_plans as make
@@ -161,7 +162,6 @@ def test_an_interrupted_run_is_reported(project: Path, executor: FakeExecutor, c
     assert hwmatrix("matrix") == 130
     assert cells(project) == {"bert/cpu": "pass", "bert/openvino": "not_run", "vit/cpu": "pass", "vit/openvino": "not_run"}
     assert "continue with --resume" in capsys.readouterr().err
-    assert not list(project.rglob("owner.pid"))
 
 
 @pytest.mark.parametrize(
@@ -406,13 +406,29 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         assert hwmatrix(name, "--help") == 0
 
 
-def test_the_plan_records_the_command_line(project: Path, executor: FakeExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/somewhere/bin/hwmatrix", "matrix", "--models", "bert"])
-    assert hwmatrix("matrix", "--models", "bert") == 0
+def test_the_recorded_command_can_be_repeated(project: Path, executor: FakeExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["hwmatrix", "matrix", "--models", "bert", "--output-dir", "my 'reports' $(x)"]
+    monkeypatch.setattr("sys.argv", words)
+    assert hwmatrix(*words[1:]) == 0
     plan: Any = json.loads(next(project.rglob("plan.json")).read_text())
-    assert plan["command"] == "hwmatrix matrix --models bert"
+    assert shlex.split(plan["command"]) == words
     assert plan["isolation"] == executor.isolation.value
     assert make.plan().schema == plan["schema"]
+
+
+def test_a_missing_package_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for module, code in (("docker", 2), ("hwmatrix.gone", None)):
+
+        def fail(_words: object, module: str = module) -> None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+        monkeypatch.setattr(main, "program", lambda _command, fail=fail: lambda words, **_: fail(words))
+        if code is None:  # a file of ours: a bug
+            with pytest.raises(ModuleNotFoundError):
+                hwmatrix("schema")
+        else:
+            assert hwmatrix("schema") == code
+            assert "pip install 'hwmatrix[host]'" in capsys.readouterr().err
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import json
 import logging
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from hwmatrix.app.clearing import clear_cached
 from hwmatrix.classifier.answers import template_for
 from hwmatrix.errors import ConfigError
 from hwmatrix.generate import model_tests as generate
-from hwmatrix.generate import rendering, test_plan
+from hwmatrix.generate import test_plan
 from hwmatrix.generate.literals import WIDTH, literal
 from hwmatrix.generate.model_tests import GeneratedTest, generate_test
 from hwmatrix.generate.rendering import comment, file_for, mark, plain, rows, slug, write_templates
@@ -358,14 +357,6 @@ def test_text_cannot_break_out_of_comments_and_docstrings() -> None:
     assert comment("") == "#"
     assert plain('a"""b\\c{d}\ne') == "a???b?c?d??e"
     assert ast.literal_eval(rows([[1000 + n for n in range(100)]], indent=4, column=30).strip()) == [[1000 + n for n in range(100)]]
-
-
-def test_without_jinja2_the_command_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    rendering._environment.cache_clear()
-    with pytest.raises(ConfigError, match=r"pip install 'hwmatrix\[host\]'"):
-        generate_test("bert", spec=SPEC, folder=tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_clearing_removes_only_the_bundles_of_the_model(tmp_path: Path) -> None:

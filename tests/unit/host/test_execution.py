@@ -20,7 +20,7 @@ from hwmatrix.errors import ConfigError, EngineError, ImageBuildError, NoTargetA
 from hwmatrix.host.console import PlainView
 from hwmatrix.host.execution import run
 from hwmatrix.host.executors import Ended
-from hwmatrix.host.run_folder import RunFolder, claim, release
+from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.host.run_order import RunOrder, RunOutcome
 from hwmatrix.host.sharing import core_sets
 from hwmatrix.host.stale import StaleRule, bundle_digests
@@ -298,29 +298,6 @@ def test_core_sets(monkeypatch: pytest.MonkeyPatch, cores: set[int], workers: in
 def folder(scene: Scene) -> Iterator[RunFolder]:
     yield scene.begin()
     assert not list(scene.tmp.rglob(".*.tmp"))
-
-
-def test_a_folder_belongs_to_one_process(folder: RunFolder) -> None:
-    claim(folder)
-    claim(folder)
-    release(folder)
-    release(folder)
-    (owner,) = _owners_of_another_process(folder)
-    with pytest.raises(StoreError, match=f"process {os.getppid()} is working in it"):
-        claim(folder)
-    owner.write_text("999999999 1\n", encoding="ascii")
-    claim(folder)
-    owner.write_text("garbage", encoding="ascii")
-    claim(folder)
-
-
-def _owners_of_another_process(folder: RunFolder) -> list[Path]:
-    """Claim the folder as the parent of this process would."""
-    with pytest.MonkeyPatch.context() as patch:
-        parent = os.getppid()
-        patch.setattr(os, "getpid", lambda: parent)
-        claim(folder)
-    return list(folder.path.glob("owner*"))
 
 
 def test_the_latest_run_is_continued(scene: Scene) -> None:

@@ -363,14 +363,3 @@ def test_a_report_is_written_completely_or_not_at_all(project: Path, monkeypatch
     assert [each.name for each in path.parent.iterdir()] == ["report.md"]
     with pytest.raises(StoreError):
         made.save_to_file("x", project / "matrix.yaml" / "report.md")
-
-
-def test_markdown_without_its_package_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hwmatrix.reporter import text
-
-    text._environment.cache_clear()
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ConfigError, match=r"pip install 'hwmatrix\[host\]', or choose json"):
-        reporter().generate_report()
-    assert json.loads(reporter().generate_report("json"))["errors"] == []
-    text._environment.cache_clear()

@@ -18,7 +18,7 @@ from hwmatrix.host.base_image import MADE_TAG
 from hwmatrix.host.ci_machines import facts, inventory, pruning
 from hwmatrix.host.ci_machines.inventory import Item, Kind
 from hwmatrix.host.ci_machines.pruning import Rule
-from hwmatrix.host.run_folder import RunFolder, claim, release
+from hwmatrix.host.run_folder import RunFolder, locked
 from hwmatrix.host.venvs import MARKER
 from hwmatrix.models.folder import LOCKS, MANIFEST
 from hwmatrix.models.onnx_export import EXPORTERS, ONNX_DIR
@@ -196,20 +196,18 @@ def run(output: Path, number: int) -> RunFolder:
     return folder
 
 
-def test_the_latest_run_and_an_active_one_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latest_run_and_an_active_one_stay(tmp_path: Path) -> None:
     folders = [run(tmp_path, number) for number in (1, 2, 3)]
-    claim(folders[0])
-    listed = {each.name: each.kept for each in inventory.runs(tmp_path)}
+    with locked(folders[0]):
+        listed = {each.name: each.kept for each in inventory.runs(tmp_path)}
     assert listed[folders[0].path.name] == f"process {os.getpid()} works in it"
     assert listed[folders[1].path.name] is None
     assert listed[folders[2].path.name] == "it is the latest"
-    free = next(each for each in inventory.runs(tmp_path) if each.kept is None)
-    claim(folders[1])  # another process locks it between the listing and the removal
-    assert "works in it" in str(pruning.remove(free, None).problem)
-    release(folders[1])
+    free = next(each for each in inventory.runs(tmp_path) if each.name == folders[1].path.name)
+    with locked(folders[1]):  # another process locks it between the listing and the removal
+        assert "works in it" in str(pruning.remove(free, None).problem)
     assert pruning.remove(free, None).problem is None
     assert not folders[1].path.exists()
-    monkeypatch.setattr("hwmatrix.host.run_folder.living", lambda *_: None)  # a dead owner's lock does not count
     assert inventory.runs(tmp_path)[0].kept is None
 
 

@@ -40,14 +40,14 @@ def test_files_are_up_to_date_with_matrix_yaml() -> None:
 def test_the_command_writes_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "matrix.yaml").write_text((ROOT / "matrix.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    assert main.main(["workflow", "--check"]) == 2
+    assert main.main(["workflow", "--check"]) == 8
     assert "cannot be read" in capsys.readouterr().err
     assert main.main(["workflow"]) == 0
     assert main.main(["workflow", "--check"]) == 0
     assert not (tmp_path / "action.yml").exists()  # only if there is one
     (tmp_path / ".github/workflows/ci.yml").write_text("on: push\n", encoding="utf-8")
     capsys.readouterr()
-    assert main.main(["workflow", "--check"]) == 2
+    assert main.main(["workflow", "--check"]) == 8
     assert ".github/workflows/ci.yml: it does not match matrix.yaml (update it with nox -s workflow)" in capsys.readouterr().err
 
 
