@@ -13,10 +13,10 @@ import typer
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.type_models import TypeModels
 from hwmatrix.basics.near_miss import near_miss
-from hwmatrix.cli.options import Targets, known
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Targets, known
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.host.github.render import render_repository
-from hwmatrix.host.starter import TARGETS, nox_session, noxfile, starter_matrix
+from hwmatrix.host.starter import TARGETS, nox_session, noxfile, requirement, starter_matrix
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
@@ -29,6 +29,7 @@ from hwmatrix.records import TYPE_PREFIX, ModelPlan, Size
 if TYPE_CHECKING:
     from hwmatrix.matrix.spec import MatrixSpec
 
+GITIGNORE: Final = Path(".gitignore")
 NOXFILE: Final = Path("noxfile.py")
 WORKFLOW: Final = Path(".github/workflows/hwmatrix.yml")
 _OURS: Final = "# Written once by `hwmatrix init`"
@@ -71,17 +72,23 @@ def init_command(
     text = starter_matrix(plans, chosen, shipped)
     loaded = _loaded(text)
     files = {matrix: text}
+    install = requirement(Path())
     if workflow:
-        files[WORKFLOW] = render_repository(loaded)
+        files[WORKFLOW] = render_repository(loaded, install)
     own_noxfile = NOXFILE.exists() and not (force and _OURS in NOXFILE.read_text(encoding="utf-8", errors="replace"))
     if not own_noxfile:
-        files[NOXFILE] = noxfile()
+        files[NOXFILE] = noxfile(install)
+    ignored = GITIGNORE.read_text(encoding="utf-8") if GITIGNORE.exists() else ""
+    if DEFAULT_OUTPUT.as_posix() not in ignored:
+        files[GITIGNORE] = f"{ignored.rstrip()}\n{DEFAULT_OUTPUT.as_posix()}/\n".lstrip()
     for path, content in files.items():
         _write(path, content)
         typer.echo(f"wrote {path}")
+    if install.startswith("./"):
+        typer.echo(f"wrote {install.partition('[')[0]}: the hwmatrix that runs here, which no index has; commit it, too")
     if own_noxfile:
-        typer.echo(f"{NOXFILE} is yours and is not changed; add this session to it:\n\n{nox_session()}\n")
-    typer.echo("next: hwmatrix matrix, or nox -s matrix; reports are written to reports/latest, which should not be committed")
+        typer.echo(f"{NOXFILE} is yours and is not changed; add this session to it:\n\n{nox_session(install)}\n")
+    typer.echo(f"next: hwmatrix matrix, or nox -s matrix; reports are written to {DEFAULT_OUTPUT}, which git ignores")
 
 
 def _refuse_to_replace(paths: list[Path], *, force: bool) -> None:

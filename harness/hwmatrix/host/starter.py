@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import importlib.metadata
+import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +15,9 @@ import yaml
 
 import hwmatrix
 from hwmatrix.basics.templates import environment
+from hwmatrix.host.source_repository import commit_of, web_address_of
+from hwmatrix.host.wheel import build_wheel
+from hwmatrix.matrix.shipped import harness_source
 from hwmatrix.matrix.spec import MatrixSpec, TargetSpec
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.records import Size
@@ -19,6 +25,7 @@ from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     import jinja2
 
@@ -28,6 +35,8 @@ REFERENCE: Final = "cpu"
 """The target whose image builds the references: the default of ``images.reference`` in a matrix.yaml."""
 TARGETS: Final = (REFERENCE, "openvino", "onnxruntime")
 """Targets that every machine can run."""
+_REQUIREMENT: Final = re.compile(r"hwmatrix\[host\] @ git\+https://[\w.:/~-]+@[0-9a-f]{40}")
+"""What is safe in double quotes of a shell, and complete."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,14 +76,37 @@ def starter_matrix(plans: Sequence[ModelPlan], targets: Sequence[str], shipped: 
     )
 
 
-def nox_session() -> str:
-    """Return a nox session that installs this version of hwmatrix and runs the matrix."""
-    return _environment().get_template("session.py.j2").render(version=hwmatrix.__version__).rstrip("\n")
+def requirement(folder: Path) -> str:
+    """What pip installs, as one argument, to get the hwmatrix that runs: from an index or git, where it came from there.
+
+    Otherwise it is a wheel, which is written into ``folder``, and the argument is its name.
+
+    Raises:
+        ImageBuildError: the wheel cannot be built.
+    """
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        direct = importlib.metadata.distribution("hwmatrix").read_text("direct_url.json")  # PEP 610: None if it came from an index
+        source = harness_source()
+        if source is None and direct is None:
+            return f"hwmatrix[host]=={hwmatrix.__version__}"
+        origin = json.loads(direct) if direct else {}
+        address, commit = origin.get("url"), origin.get("vcs_info", {}).get("commit_id")
+        if source is not None:
+            address, commit = web_address_of(source), commit_of(source)
+        found = f"hwmatrix[host] @ git+{address}@{commit}"
+        if address and commit and _REQUIREMENT.fullmatch(found):  # a working tree with changes has no commit to install
+            return found
+    return f"./{build_wheel(folder, folder, whole=True).name}[host]"
 
 
-def noxfile() -> str:
+def nox_session(requirement: str) -> str:
+    """Return a nox session that installs hwmatrix by this argument of pip, and runs the matrix."""
+    return _environment().get_template("session.py.j2").render(requirement=requirement).rstrip("\n")
+
+
+def noxfile(requirement: str) -> str:
     """Return a noxfile.py with only that session."""
-    return _environment().get_template("noxfile.py.j2").render(session=nox_session())
+    return _environment().get_template("noxfile.py.j2").render(session=nox_session(requirement))
 
 
 def _entry(plan: ModelPlan, name: str, shipped: MatrixSpec) -> StarterModel:

@@ -29,18 +29,19 @@ _TIME: Final = (2020, 2, 2, 0, 0, 0)
 _MODE: Final = 0o100644
 
 
-def build_wheel(project_root: Path, folder: Path) -> Path:
+def build_wheel(project_root: Path, folder: Path, *, whole: bool = False) -> Path:
     """Write the wheel of the harness into ``folder``, and return its path.
 
     The harness is that of ``project_root`` if this is a checkout, otherwise the running one: from its checkout, or, if it was installed
-    without one, from the files recorded by its installation. The wheel has no default matrix.yaml and no images/.
+    without one, from the files recorded by its installation. Only a ``whole`` wheel has the default matrix.yaml and images/.
 
     Raises:
         ImageBuildError: hatchling is missing or cannot build the checkout, or the installation has no record or differs from it.
     """
     source = harness_source(project_root)
     folder.mkdir(parents=True, exist_ok=True)
-    return _write(_of_checkout(source) if source else _of_installation(), folder)
+    files = _of_checkout(source) if source else _of_installation()
+    return _write(files if whole else {name: data for name, data in files.items() if not name.startswith(_UNUSED)}, folder)
 
 
 def _of_checkout(root: Path) -> dict[str, bytes]:
@@ -107,7 +108,7 @@ def _not_whole(output: str) -> ImageBuildError:
 
 def _write(files: Mapping[str, bytes], folder: Path) -> Path:
     """Write a wheel of these files, with a new RECORD, in order and with a fixed time."""
-    kept = {name: data for name, data in files.items() if not name.startswith(_UNUSED) and PurePosixPath(name).name != _RECORD}
+    kept = {name: data for name, data in files.items() if PurePosixPath(name).name != _RECORD}
     (metadata,) = {name.partition("/")[0] for name in kept if name.endswith(".dist-info/METADATA")}
     record, of_metadata = f"{metadata}/{_RECORD}", {name for name in kept if name.startswith(metadata)}
     path = folder / f"{metadata.removesuffix('.dist-info')}-py3-none-any.whl"

@@ -16,6 +16,7 @@ import yaml
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.basics.plain_yaml import composed
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
 from hwmatrix.matrix.spec import SPEC_ADAPTER, ExpectSpec, MatrixSpec
 from hwmatrix.records import TYPE_PREFIX, Dtype, Size, Status
 from hwmatrix.records.backends import Descriptor, descriptor_of
@@ -63,6 +64,8 @@ def load(path: Path) -> LoadedMatrix:
         hint = "run from the project's root, or name the file with --matrix"
         raise ConfigError([Problem(where=str(path), what=f"cannot be read: {error}", hint=hint)]) from error
     data, lines = _parse(text, path)
+    if isinstance(data, dict):
+        data = _defaults(data) | data
     spec, problems = _validate(data, path, lines)
     if spec is not None:
         problems = _cross_check(spec, path, lines)
@@ -70,6 +73,16 @@ def load(path: Path) -> LoadedMatrix:
         raise ConfigError(problems)
     spec = dataclasses.replace(spec, expect=tuple(_named_as_in_runs(expect, spec) for expect in spec.expect))
     return LoadedMatrix(spec=spec, path=path, sha256=hashlib.sha256(raw).hexdigest(), lines=lines)
+
+
+def _defaults(data: dict[str, Any]) -> dict[str, Any]:
+    """The top-level keys that the file lacks and need not have: those of the packaged matrix.yaml, and one suite with every model."""
+    found: dict[str, Any] = {"suites": {"default": {"models": "all"}}}
+    if not data.keys() >= {"sizes", "tolerances"}:
+        path = shipped_root() / MATRIX_FILE
+        packaged, _ = _parse(path.read_text(encoding="utf-8"), path)
+        found |= {"sizes": packaged["sizes"], "tolerances": packaged["tolerances"]}
+    return found
 
 
 class _Constructor(yaml.constructor.SafeConstructor):

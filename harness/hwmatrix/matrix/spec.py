@@ -280,6 +280,9 @@ class MatrixSpec:
         return named.measure.over(self.measure) if named else self.measure
 
 
+DEFAULTED: Final = frozenset({"sizes", "tolerances", "suites"})
+"""Keys that a file need not have: :func:`hwmatrix.matrix.load.load` adds them."""
+
 SPEC_ADAPTER: Final[pydantic.TypeAdapter[MatrixSpec]] = pydantic.TypeAdapter(MatrixSpec)
 
 
@@ -291,4 +294,5 @@ def json_schema() -> dict[str, Any]:
         "$id": "hwmatrix/matrix-file/1",
         "title": "hwmatrix matrix.yaml",
         **schema,
+        "required": [key for key in schema["required"] if key not in DEFAULTED],
     }

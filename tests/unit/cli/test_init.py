@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-import hwmatrix
 from hwmatrix.app.type_models import TypeModels
 from hwmatrix.cli import init as starting
 from hwmatrix.cli import main
@@ -22,6 +21,7 @@ from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.records import Dtype, Family, ModelPlan, Size
 
 SHIPPED = load(Path(__file__).parents[3] / "matrix.yaml").spec
+INSTALL = "hwmatrix[host] @ git+https://git.example/hwmatrix@" + "a" * 40
 BERT = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "max_position_embeddings": 64}
 
 
@@ -31,6 +31,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(starting, "requirement", lambda _folder: INSTALL)
     return folder
 
 
@@ -164,7 +165,16 @@ def test_an_existing_noxfile_is_kept_and_the_session_printed(
     (here / "noxfile.py").write_text("import nox\n", encoding="utf-8")
     init("--models", "gpt2", *force)
     assert (here / "noxfile.py").read_text(encoding="utf-8") == "import nox\n"
-    assert f'session.install("hwmatrix[host]=={hwmatrix.__version__}")' in capsys.readouterr().out
+    assert f'session.install("{INSTALL}")' in capsys.readouterr().out
+
+
+def test_git_ignores_the_reports_once(here: Path) -> None:
+    init("--models", "gpt2")
+    assert (here / ".gitignore").read_text(encoding="utf-8") == "reports/latest/\n"
+    (here / ".gitignore").write_text("mine", encoding="utf-8")
+    for _ in range(2):
+        init("--models", "gpt2", "--force")
+        assert (here / ".gitignore").read_text(encoding="utf-8") == "mine\nreports/latest/\n"
 
 
 def test_the_noxfile_is_valid_and_has_the_session(here: Path) -> None:
@@ -184,7 +194,7 @@ def test_the_noxfile_is_valid_and_has_the_session(here: Path) -> None:
             asked.append(words)
 
     sessions["matrix"](Session())
-    assert asked == [(f"hwmatrix[host]=={hwmatrix.__version__}",), ("hwmatrix", "matrix", "--targets", "cpu")]
+    assert asked == [(INSTALL,), ("hwmatrix", "matrix", "--targets", "cpu")]
 
 
 def test_the_workflow_has_minimal_permissions_and_pinned_actions(here: Path) -> None:
@@ -199,7 +209,7 @@ def test_the_workflow_has_minimal_permissions_and_pinned_actions(here: Path) -> 
     used = [step["uses"].partition("@")[::2] for step in job["steps"] if "uses" in step]
     assert all(action_pins()[name].commit == commit for name, commit in used)
     commands = "\n".join(step["run"] for step in job["steps"] if "run" in step)
-    for command in (f'"hwmatrix[host]=={hwmatrix.__version__}"', "hwmatrix matrix", "hwmatrix summary", "hwmatrix gate"):
+    for command in (f'"{INSTALL}"', "hwmatrix matrix", "hwmatrix summary", "hwmatrix gate"):
         assert command in commands
 
 

@@ -66,6 +66,16 @@ def test_a_valid_file(tmp_path: Path) -> None:
     assert len(loaded.sha256) == 64
 
 
+def test_sizes_tolerances_and_suites_may_be_left_out(tmp_path: Path) -> None:
+    path, packaged = tmp_path / "matrix.yaml", load(ROOT / "matrix.yaml").spec
+    path.write_text(BASE[: BASE.index("sizes:")] + BASE[BASE.index("targets:") : BASE.index("suites:")], encoding="utf-8")
+    spec = load(path).spec
+    assert (spec.sizes, spec.tolerances) == (packaged.sizes, packaged.tolerances)
+    assert [(name, suite.models) for name, suite in spec.suites.items()] == [("default", "all")]
+    path.write_text(BASE, encoding="utf-8")
+    assert set(load(path).spec.tolerances) == {Dtype.FLOAT32}  # its own, alone
+
+
 def test_the_projects_own_file_is_valid() -> None:
     loaded = load(ROOT / "matrix.yaml")
     lines = (ROOT / "matrix.yaml").read_text(encoding="utf-8").splitlines()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pydantic
 from markupsafe import Markup
 
-import hwmatrix
 from hwmatrix.basics import templates
 from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.errors import ConfigError, Problem
@@ -76,14 +75,14 @@ def render(loaded: LoadedMatrix) -> dict[str, str]:
     return {name: _whole(environment, name, facts) for name in (*WORKFLOWS, ACTION)}
 
 
-def render_repository(loaded: LoadedMatrix) -> str:
-    """Render the only workflow of a user's own repository, which installs this version of hwmatrix. Returns YAML.
+def render_repository(loaded: LoadedMatrix, requirement: str) -> str:
+    """Render the only workflow of a user's own repository, which installs hwmatrix by this argument of pip. Returns YAML.
 
     Raises:
         ConfigError: matrix.yaml contains something that is not allowed in a workflow.
     """
     facts = {"github": loaded.spec.github, "hosted": list(loaded.spec.github.runs_on), "actions": action_pins()}
-    return _whole(_environment(), REPOSITORY, facts | {"version": hwmatrix.__version__})
+    return _whole(_environment(), REPOSITORY, facts | {"requirement": requirement})
 
 
 def _whole(environment: jinja2.Environment, name: str, facts: dict[str, Any]) -> str:
