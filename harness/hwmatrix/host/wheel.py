@@ -40,8 +40,7 @@ def build_wheel(project_root: Path, folder: Path, *, whole: bool = False) -> Pat
     """
     source = harness_source(project_root)
     folder.mkdir(parents=True, exist_ok=True)
-    files = _of_checkout(source) if source else _of_installation()
-    return _write(files if whole else {name: data for name, data in files.items() if not name.startswith(_UNUSED)}, folder)
+    return _write(_of_checkout(source) if source else _of_installation(), folder, unused=() if whole else (_UNUSED,))
 
 
 def _of_checkout(root: Path) -> dict[str, bytes]:
@@ -106,9 +105,9 @@ def _not_whole(output: str) -> ImageBuildError:
     )
 
 
-def _write(files: Mapping[str, bytes], folder: Path) -> Path:
-    """Write a wheel of these files, with a new RECORD, in order and with a fixed time."""
-    kept = {name: data for name, data in files.items() if PurePosixPath(name).name != _RECORD}
+def _write(files: Mapping[str, bytes], folder: Path, unused: tuple[str, ...] = (_UNUSED,)) -> Path:
+    """Write a wheel of these files but the ``unused`` folders, with a new RECORD, in order and with a fixed time."""
+    kept = {name: data for name, data in files.items() if not name.startswith(unused) and PurePosixPath(name).name != _RECORD}
     (metadata,) = {name.partition("/")[0] for name in kept if name.endswith(".dist-info/METADATA")}
     record, of_metadata = f"{metadata}/{_RECORD}", {name for name in kept if name.startswith(metadata)}
     path = folder / f"{metadata.removesuffix('.dist-info')}-py3-none-any.whl"
