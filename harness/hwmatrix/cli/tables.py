@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hwmatrix.basics.escape import plain, visible
-from hwmatrix.records import Dtype, Level
+from hwmatrix.records import Dtype, Level, threads_in_words
 from hwmatrix.report.numbers import number, scientific, whole
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def show_measured(choices: Iterable[Mapping[str, Any]], console: Console | None 
     console = console or Console()
     for choice in choices:
         where = f"{choice['isolation'] or 'unknown isolation'}, machine {(choice['host'] or 'unknown')[:6]}"
-        threads = "1 thread" if choice["threads"] == 1 else f"{choice['threads']} threads"
+        threads = threads_in_words(choice["threads"])
         console.print(Text(plain(f"measured ({where}, {threads}), the best first:")), soft_wrap=True)
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         for column in ("target", "precision"):

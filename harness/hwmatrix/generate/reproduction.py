@@ -287,6 +287,8 @@ def _openvino(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
 def _plugin_values(cell: MeasuredCell) -> dict[str, Any]:
     device = str(cell.target.options.get("device", "CPU"))
     hinted = bool(cell.target.options.get("precision_hints", True))
+    if cell.settings.dtype is Dtype.DEFAULT:
+        return {"device": device, "hinted": hinted, "config": {}}
     config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
     if cell.settings.dtype in _OPENVINO_PRECISION:
         config["INFERENCE_PRECISION_HINT"] = _OPENVINO_PRECISION[cell.settings.dtype]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.records import (
+    RUNTIME_S_THREADS,
     Axes,
     CellPlan,
     Dtype,
@@ -230,6 +231,7 @@ def _cells(
 ) -> tuple[CellPlan, ...]:
     """The cells of all models on all targets, in these precisions of each target, with each number of threads.
 
+    In the precision ``default``, where everything is left to the runtime, the number of threads is, too.
     A model that generates has two: one forward pass, then a prompt and the tokens that follow it.
     """
     return tuple(
@@ -237,7 +239,7 @@ def _cells(
         for model in models
         for target in targets
         for dtype in precisions.of(target.name, matrix.spec.targets[target.name])
-        for threads in axes.threads or (matrix.spec.targets[target.name].threads,)
+        for threads in ((RUNTIME_S_THREADS,) if dtype is Dtype.DEFAULT else axes.threads or (matrix.spec.targets[target.name].threads,))
         for new_tokens in ((0, model.new_tokens) if model.new_tokens and _has_generation(target, dtype) else (0,))
     )
 

@@ -1,14 +1,12 @@
-"""The speed of the machine itself while a cell is timed: the time of a fixed computation, measured before and after.
+"""The speed of the machine itself while a cell is timed: the time of a fixed computation, repeated between the cell's samples.
 
-A machine's speed drifts because of neighbors on the same host, heat and the CPU clock. On a virtual machine with two cores it changed by
-2 to 5 % within minutes, and the latency of models on PyTorch and OpenVINO with it. Runs are therefore compared in units of this
-computation: for unchanged code, false positives (slower or faster) fell from 22 % to 0.4 % of cells (docs/gate.md).
+A machine's speed changes because of neighbors on the same host, heat and the CPU clock: on a virtual machine with two cores by 2 to 5 %
+within minutes, and by 1.6 times for seconds while another machine uses the other half of the core. So the computation is timed during the
+whole timing, and runs are compared only where it took about as long in both (``report/comparing.py``).
 """
 
 from __future__ import annotations
 
-import concurrent.futures
-import dataclasses
 import time
 from typing import Final
 
@@ -16,44 +14,38 @@ import numpy as np
 
 _SIDE: Final = 96
 """Rows and columns: 0.9 million multiplications that stay in a core's own cache, about 0.1 ms."""
-_WINDOW_NS: Final = 30_000_000
+_PAUSE_NS: Final = 20_000_000
+"""From one reading to the next: it takes about 2 % of the time."""
+_REPETITIONS: Final = 3
+"""Of a reading. The first one, which brings its matrices back into the cache, does not count."""
 _QUICKEST: Final = 0.25
-"""The lower quartile: short disturbances hardly affect the fastest quarter of the samples, but a slower machine does."""
+"""The lower quartile, as for the samples: short disturbances hardly affect the fastest quarter of the readings."""
+NAME: Final = f"float32 {_SIDE} x {_SIDE} einsum between samples, numpy {np.__version__}"
+"""What is computed: only readings with equal names can be compared."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Yardstick:
-    """A reading. ``name`` says what was computed: only readings with equal names can be compared. ``ms`` is its time in milliseconds."""
+    """Readings beside the samples of a cell, on the thread that calls it. It uses numpy's own loop, which has no threads."""
 
-    name: str
-    ms: float
+    def __init__(self) -> None:
+        self._left = ((np.arange(_SIDE * _SIDE, dtype=np.float32) % 7 - 3) / 7).reshape(_SIDE, _SIDE)
+        self._result = np.empty_like(self._left)
+        self._next = 0
+        self._taken: list[int] = []
 
+    def read(self) -> None:
+        """Take a reading, unless the last one was a moment ago."""
+        clock = time.perf_counter_ns
+        if clock() < self._next:
+            return
+        for repetition in range(_REPETITIONS):
+            start = clock()
+            np.einsum("ij,kj->ik", self._left, self._left, out=self._result)
+            if repetition:
+                self._taken.append(clock() - start)
+        self._next = clock() + _PAUSE_NS
 
-def read(threads: int) -> Yardstick:
-    """Repeat the computation for 30 ms on each of ``threads`` threads in parallel, as a model with so many threads would.
-
-    It uses numpy's own loop (``einsum``), because a BLAS library would choose its own number of threads. The calling thread takes part,
-    because the model ran there: other threads may be on other cores, which other work slows down.
-    """
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        others = [pool.submit(_repeat) for _ in range(threads - 1)]
-        samples = _repeat() + [sample for other in others for sample in other.result()]
-    name = f"float32 {_SIDE} x {_SIDE} einsum, numpy {np.__version__}, {threads} threads"
-    return Yardstick(name=name, ms=float(np.quantile(samples, _QUICKEST)) / 1e6)
-
-
-def between(before: Yardstick, after: Yardstick) -> Yardstick:
-    """The reading for the time between two readings: the faster one, since a disturbance may last as long as a reading."""
-    return min(before, after, key=lambda reading: reading.ms)
-
-
-def _repeat() -> list[int]:
-    left = ((np.arange(_SIDE * _SIDE, dtype=np.float32) % 7 - 3) / 7).reshape(_SIDE, _SIDE)
-    result = np.empty_like(left)
-    clock = time.perf_counter_ns
-    taken: list[int] = []
-    end = clock() + _WINDOW_NS
-    while (start := clock()) < end:
-        np.einsum("ij,kj->ik", left, left, out=result)
-        taken.append(clock() - start)
-    return taken
+    @property
+    def ms(self) -> float:
+        """The lower quartile of the readings so far, in milliseconds."""
+        return float(np.quantile(self._taken, _QUICKEST)) / 1e6

@@ -45,7 +45,7 @@ _KEY_LENGTH: Final = 64
 _LOG: Final = logging.getLogger(__name__)
 _PLANNED: Final = ("architecture", "model_class", "seed", "config", "batch", "sequence_length", "new_tokens", "prompt_lengths", "role")
 """The fields of a plan that determine a bundle's content, besides its weights."""
-_TRAINED: Final = "recipe, trained/1"
+_TRAINED: Final = "recipe, trained/2"
 """The weights of a trained recipe, with the version of tasks and training: raise it when a change gives other weights."""
 
 

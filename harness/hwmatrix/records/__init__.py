@@ -11,6 +11,7 @@ from hwmatrix.records.operators import OperatorResult
 from hwmatrix.records.plans import (
     BUNDLE_SCHEMA,
     PLAN_SCHEMA,
+    RUNTIME_S_THREADS,
     TYPE_PREFIX,
     Axes,
     CellPlan,
@@ -24,6 +25,7 @@ from hwmatrix.records.plans import (
     Tolerance,
     cell_command,
     key_of_entry,
+    threads_in_words,
 )
 from hwmatrix.records.results import CellResult, Detection, Divergence, ErrorRecord, Findings, NoiseFloor, OutputRecord, Parity, Placement
 from hwmatrix.records.vocabulary import (
@@ -45,6 +47,7 @@ from hwmatrix.records.vocabulary import (
 __all__ = [
     "BUNDLE_SCHEMA",
     "PLAN_SCHEMA",
+    "RUNTIME_S_THREADS",
     "TYPE_PREFIX",
     "AdaptRule",
     "Adaptation",
@@ -95,5 +98,6 @@ __all__ = [
     "key_of_entry",
     "measured_columns",
     "plan_from_json",
+    "threads_in_words",
     "to_json",
 ]

@@ -19,6 +19,7 @@ import pydantic
 from hwmatrix.records.vocabulary import Dtype, Origin
 
 Milliseconds = Annotated[float, pydantic.Field(ge=0)]
+Mebibytes = Annotated[float, pydantic.Field(ge=0)]
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 Count = Annotated[int, pydantic.Field(ge=0, lt=2**31)]
 LargeCount = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
@@ -56,7 +57,8 @@ class Measured:
     ``quality_detail`` names the task, or says why there is no such number.
 
     ``converged``: timing stopped because the confidence interval was narrow enough. ``yardstick_ms`` is how long a fixed computation,
-    ``yardstick``, took just before and after the timing: how fast the machine itself was.
+    ``yardstick``, took between the samples: how fast the machine itself was. ``cores`` are the logical cores that the cell was timed on,
+    and of which kind they are if the processor has several (:func:`hwmatrix.measure.cores.described`).
 
     ``peak_mb`` is the high-water mark until the first inference ended, ``delta_mb`` what the cell added to its starting size,
     ``load_peak_mb`` the mark until the model was prepared, ``run_peak_mb`` that of the first inference alone;
@@ -118,6 +120,7 @@ class Measured:
     converged: bool | None = None
     yardstick: Annotated[str | None, Since(schema=4)] = None
     yardstick_ms: Annotated[Milliseconds | None, Since(schema=4)] = None
+    cores: Annotated[str | None, Since(schema=15)] = None
     baseline_mb: float | None = None
     load_peak_mb: float | None = None
     run_peak_mb: Annotated[float | None, Since(schema=13)] = None
@@ -155,7 +158,7 @@ class Measured:
     lengths: Annotated[tuple[Count, ...] | None, Since(schema=10)] = None
     lengths_ttft_ms: Annotated[tuple[Milliseconds, ...] | None, Since(schema=10)] = None
     lengths_tpot_ms: Annotated[tuple[Milliseconds, ...] | None, Since(schema=10)] = None
-    lengths_cache_mb: Annotated[tuple[Milliseconds, ...] | None, Since(schema=10)] = None
+    lengths_cache_mb: Annotated[tuple[Mebibytes, ...] | None, Since(schema=10)] = None
     growth_kb: Annotated[float | None, Since(schema=10)] = None
     cache_mb: Annotated[float | None, Since(schema=9)] = None
     cache_error: Annotated[float | None, Since(schema=9)] = None
@@ -180,6 +183,7 @@ _SQL_TYPES: Final[dict[Any, str]] = {
     bool: "BOOLEAN",
     tuple[str, ...]: "VARCHAR[]",
     tuple[Milliseconds, ...]: "DOUBLE[]",
+    tuple[Mebibytes, ...]: "DOUBLE[]",
     tuple[Count, ...]: "INTEGER[]",
     Milliseconds: "DOUBLE",
     Share: "DOUBLE",

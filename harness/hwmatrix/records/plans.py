@@ -48,12 +48,23 @@ def _without_nan(config: dict[str, Any]) -> dict[str, Any]:
 _Config = Annotated[dict[str, Any], pydantic.AfterValidator(_without_nan)]
 
 
+RUNTIME_S_THREADS: Final = 0
+"""The ``threads`` of a cell in the precision ``default``: nothing is set, as by a program that leaves everything to the runtime."""
+
+
+def threads_in_words(threads: int) -> str:
+    """``1 thread``, ``2 threads``, or ``threads of the runtime's choice``."""
+    if threads == RUNTIME_S_THREADS:
+        return "threads of the runtime's choice"
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings of a cell: cells are comparable only if these are equal.
 
-    ``sequence_length`` counts tokens (text inputs only); ``threads`` are intra-op threads on the host. ``new_tokens`` is how many are
-    generated after the input; 0: one forward pass.
+    ``sequence_length`` counts tokens (text inputs only); ``threads`` are intra-op threads on the host, 0 (:data:`RUNTIME_S_THREADS`): as
+    many as the runtime chooses. ``new_tokens`` is how many are generated after the input; 0: one forward pass.
     """
 
     dtype: Dtype

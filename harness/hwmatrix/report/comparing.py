@@ -21,6 +21,8 @@ Disturbances lengthen only some samples, and affect the fastest quarter least; a
 """
 NOISE_FACTOR: Final = 2.0
 """A change must also exceed this many standard deviations of the two cells' combined noise."""
+MOST_MACHINE_CHANGE: Final = 0.1
+"""By how much the machine's own speed may differ between two runs: what disturbs it slows down models by other factors."""
 LEAST_SAMPLES: Final = 6
 """With fewer samples, a median has no interval, and parts of the samples say nothing about noise."""
 LEAST_PART_CHANGE: Final = 0.10
@@ -158,13 +160,13 @@ def why_not_timed(old: ComparedCell, new: ComparedCell) -> str | None:
             return f"{each.execution.value} time is not a speed"
     if old.p50_ms is None or new.p50_ms is None:
         return "not timed" if old.p50_ms is new.p50_ms else "one of them was not timed"
-    if old.host != new.host:
-        return "different machines"
-    if min(old.samples or 0, new.samples or 0) < LEAST_SAMPLES:
-        return f"fewer than {LEAST_SAMPLES} samples"
-    if old.contended or new.contended:
-        return "contended while timed"
-    return None
+    reasons = (
+        (old.host != new.host, "different machines"),
+        (min(old.samples or 0, new.samples or 0) < LEAST_SAMPLES, f"fewer than {LEAST_SAMPLES} samples"),
+        (bool(old.contended or new.contended), "contended while timed"),
+        (abs(math.log(machine_ratio(old, new) or 1.0)) > math.log1p(MOST_MACHINE_CHANGE), "the machine itself was slower in one of them"),
+    )
+    return next((reason for applies, reason in reasons if applies), None)
 
 
 def machine_ratio(old: ComparedCell, new: ComparedCell) -> float | None:

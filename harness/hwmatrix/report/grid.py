@@ -8,7 +8,7 @@ import functools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Size, Status, in_words
+from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Size, Status, in_words, threads_in_words
 from hwmatrix.report.numbers import percent, times
 from hwmatrix.report.rows import CellRow
 
@@ -220,7 +220,7 @@ def describe(cell: CellRow, names: Iterable[str]) -> str:
         "batch": f"batch {cell.batch}",
         "sequence_length": f"{cell.sequence_length} tokens",
         "new_tokens": f"generates {cell.new_tokens}" if cell.new_tokens else "",
-        "threads": "1 thread" if cell.threads == 1 else f"{cell.threads} threads",
+        "threads": threads_in_words(cell.threads),
     }
     return ", ".join(words[name] for name in names if words[name])
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jinja2
 
 from hwmatrix.basics import escape, templates
-from hwmatrix.records import Execution, Status
+from hwmatrix.records import Execution, Status, threads_in_words
 from hwmatrix.report import adapted, choosing, grid, numbers, origins
 from hwmatrix.report.causes import grouped
 from hwmatrix.report.compilation import compilations
@@ -276,6 +276,7 @@ def markdown_environment() -> jinja2.Environment:
     """The environment of the report's Markdown templates."""
     filters = {
         "facts": facts_of,
+        "threads": threads_in_words,
         "begins": origins.sentence,
         "precision": precision,
         "short_name": short_name,

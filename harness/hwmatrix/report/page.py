@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from hwmatrix.basics.escape import plain, short
 from hwmatrix.basics.templates import environment
-from hwmatrix.records import Level, Severity, Size, Status
+from hwmatrix.records import Level, Severity, Size, Status, threads_in_words
 from hwmatrix.report import grid, numbers
 from hwmatrix.report.causes import causes
 from hwmatrix.report.charts import comparison
@@ -226,6 +226,7 @@ def _environment() -> jinja2.Environment:
         "name": name,
         "short": short,
         "facts": facts_of,
+        "threads": threads_in_words,
         "number": numbers.number,
         "whole": numbers.whole,
         "times": numbers.times,

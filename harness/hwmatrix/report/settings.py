@@ -39,7 +39,8 @@ class HasSettings(Protocol):
 def short(cell: HasSettings) -> str:
     """All settings: ``tiny float32 b1 s16 t1``, and ``n8`` if eight tokens are generated."""
     generated = f" n{cell.new_tokens}" if cell.new_tokens else ""
-    return f"{cell.size.value} {cell.dtype.value} b{cell.batch} s{cell.sequence_length} t{cell.threads}{generated}"
+    threads = f" t{cell.threads}" if cell.threads else ""  # else the runtime chooses
+    return f"{cell.size.value} {cell.dtype.value} b{cell.batch} s{cell.sequence_length}{threads}{generated}"
 
 
 def tokens(cell: HasSettings) -> str:

@@ -145,7 +145,7 @@ def _setting_differences(asked: CellRow, cell: CellRow) -> str:
         ("batch", asked.batch, cell.batch),
         ("tokens", asked.sequence_length, cell.sequence_length),
         ("generated tokens", asked.new_tokens, cell.new_tokens),
-        ("threads", asked.threads, cell.threads),
+        ("threads", *(each.threads or "the runtime's" for each in (asked, cell))),
         ("isolation", asked.column_isolation.value, cell.column_isolation.value),
     )
     return ", ".join(f"{name} {other} instead of {own}" for name, own, other in named if own != other)

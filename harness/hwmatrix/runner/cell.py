@@ -17,7 +17,7 @@ from hwmatrix.basics.garbage import without_collection
 from hwmatrix.basics.text import cut
 from hwmatrix.errors import FactoryError, TraceError, chain_of
 from hwmatrix.faults.catalogue import classify, text_of
-from hwmatrix.measure import divergence, latency, memory, parity, verdict, yardstick
+from hwmatrix.measure import cores, divergence, latency, memory, parity, verdict, yardstick
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.learning import quality
 from hwmatrix.records import Divergence, Dtype, MeasureRule, Origin, Placement, Role, Stage, Status
@@ -141,7 +141,7 @@ def _run_stages(job: CellJob, progress: Progress) -> End:
     rule = job.rule if judged.computes_right else None
     if rule is not None:
         progress.enter(Stage.MEASURE)
-        _time(target, rule, job.cell.settings.threads, progress, time_to_measure(job, progress))
+        _time(target, rule, progress, time_to_measure(job, progress))
         if judged.status is Status.MISMATCH:
             progress.enter(Stage.COMPARE)  # what failed is not the measurement
     _found_compiled(job, target, progress, again=rule is not None)
@@ -305,19 +305,19 @@ def _task_findings(found: quality.Quality | None, compared: parity.Comparison | 
     return quality_found(found, detail) | {"quality_error": worst.relative_error if worst else None}
 
 
-def _time(target: Target, rule: MeasureRule, threads: int, progress: Progress, deadline: float) -> None:
-    """Time the target, and the CPU before and after. CPU speed is not recorded for a device with its own clock."""
+def _time(target: Target, rule: MeasureRule, progress: Progress, deadline: float) -> None:
+    """Time the target, and the CPU between its samples. CPU speed is not recorded for a device with its own clock."""
 
     def call() -> int | None:
         target.run()
         return target.elapsed_ns()
 
-    before = yardstick.read(threads)
-    timing = latency.measure(call, rule, deadline=deadline)
+    machine = yardstick.Yardstick()
+    timing = latency.measure(call, rule, deadline=deadline, between=machine.read)
     if timing.cpu_ns:
-        machine = yardstick.between(before, yardstick.read(threads))
-        progress.found(yardstick=machine.name, yardstick_ms=machine.ms)
+        progress.found(yardstick=yardstick.NAME, yardstick_ms=machine.ms)
     progress.found(
+        cores=cores.described(),
         samples_wall_ns=tuple(timing.wall_ns),
         samples_cpu_ns=tuple(timing.cpu_ns),
         warmup_samples=timing.warmup_samples,

@@ -15,7 +15,7 @@ import numpy as np
 
 from hwmatrix.basics.garbage import without_collection
 from hwmatrix.errors import CellFailure, UnsupportedError
-from hwmatrix.measure import latency, memory, parity, positions, verdict, yardstick
+from hwmatrix.measure import cores, latency, memory, parity, positions, verdict, yardstick
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.generation import LENGTH, PADDED, TRACED, UNCACHED
 from hwmatrix.models.generation_export import DECODE, PREFILL, SPECIALIZED
@@ -73,7 +73,8 @@ def run(job: CellJob, progress: Progress) -> End:
     asked = bundle.generation()
     progress.found(bundle=bundle.digest, inputs=bundle.kinds, text_path=bundle.text_path)
     parameters, load_ms = timed(lambda: target.load_generator(bundle))
-    progress.found(parameters=parameters, load_ms=load_ms)
+    # Exported graphs are read where they are compiled: their loading is part of ``prepare_ms``.
+    progress.found(parameters=parameters, load_ms=None if descriptor.exports else load_ms)
 
     progress.enter(Stage.PREPARE)
     method, prepare_ms = timed(lambda: target.prepare_generator(asked.forced[0]))
@@ -101,7 +102,7 @@ def run(job: CellJob, progress: Progress) -> End:
     if judged.computes_right and job.rule is not None:
         progress.enter(Stage.MEASURE)
         deadline = time_to_measure(job, progress)
-        leak = _time(target, first, job.rule, threads=job.cell.settings.threads, deadline=deadline, progress=progress)
+        leak = _time(target, first, job.rule, deadline=deadline, progress=progress)
         if leak is not None:
             judged = dataclasses.replace(judged, status=Status.ERROR, error_type="memory_leak", message=leak)
         _time_by_length(target, asked.forced, job.rule, found.took_s, deadline=deadline, progress=progress)
@@ -397,19 +398,16 @@ def _output(prompt: str, step: int) -> str:
     return f"the logits of step {step} after the {prompt} prompt"
 
 
-def _time(
-    target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, threads: int, deadline: float, progress: Progress
-) -> str | None:
-    """Time a prompt and its continuation until the rule is met, and the CPU before and after. Returns how memory leaks, if it does.
+def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, deadline: float, progress: Progress) -> str | None:
+    """Time a prompt and its continuation until the rule is met, and the CPU in between. Returns how memory leaks, if it does.
 
     CPU speed is not recorded for a device with its own clock.
     """
     resident = memory.resident()
-    before = yardstick.read(threads)
-    timing, gaps = _timed(target, prompt, rule, deadline=deadline, least=latency.SMALLEST_INTERVAL)
+    machine = yardstick.Yardstick()
+    timing, gaps = _timed(target, prompt, rule, deadline=deadline, least=latency.SMALLEST_INTERVAL, between=machine.read)
     if timing.cpu_ns:
-        machine = yardstick.between(before, yardstick.read(threads))
-        progress.found(yardstick=machine.name, yardstick_ms=machine.ms)
+        progress.found(yardstick=yardstick.NAME, yardstick_ms=machine.ms)
     facts: dict[str, Any] = {"prompt_tokens": _tokens(prompt), "cache_mb": target.cache_mb()}
     facts |= _median("ttft", gaps[:, 0])
     if gaps.shape[1] > 1:
@@ -417,6 +415,7 @@ def _time(
         change = positions.change(gaps[:, 1:])
         facts |= {} if change is None else {"itl_change_ms": change.ms, "itl_change_at": change.token}
     progress.found(
+        cores=cores.described(),
         samples_wall_ns=tuple(timing.wall_ns),
         samples_cpu_ns=tuple(timing.cpu_ns),
         warmup_samples=timing.warmup_samples,
@@ -492,7 +491,15 @@ def _time_by_length(
     )
 
 
-def _timed(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, deadline: float, least: int) -> tuple[latency.Timing, Array]:
+def _timed(
+    target: Generating,
+    prompt: GenerationPrompt,
+    rule: MeasureRule,
+    *,
+    deadline: float,
+    least: int,
+    between: Callable[[], None] = lambda: None,
+) -> tuple[latency.Timing, Array]:
     """Time a prompt and its continuation, at least ``least`` times.
 
     Returns also the milliseconds to each token from the one before (repetitions, tokens).
@@ -505,7 +512,7 @@ def _timed(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, d
         taken.append(np.diff(np.array(stamps, dtype=np.int64)) if own is None else np.array(own, dtype=np.int64))
         return None if own is None else sum(own)
 
-    timing = latency.measure(call, rule, deadline=deadline, least=least)
+    timing = latency.measure(call, rule, deadline=deadline, least=least, between=between)
     return timing, np.stack(taken[timing.warmup_samples :]) / 1e6
 
 

@@ -16,7 +16,6 @@ class Keeper:
     def __init__(self, service: Service | None) -> None:
         self._service = service
         self._address: dict[str, Any] | None = None
-        self.starts = 0
 
     def __enter__(self) -> Self:
         """Nothing is started yet."""
@@ -44,5 +43,4 @@ class Keeper:
             self.stop()
         if self._address is None:
             self._address = dict(self._service.start())
-            self.starts += 1
         return self._address

@@ -208,8 +208,7 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
     elsewhere = service is not None and "process" in service
     if elsewhere:  # the model runs in that process, whose memory a restricted child could not read
         writable = None
-    on_cpu = not elsewhere and descriptor_of(order.target.backend).on_cpu(job.target.options)
-    cores = apart(cell.settings.threads) if order.plan.timing and on_cpu else None
+    cores = apart(cell.settings.threads) if order.plan.timing and not elsewhere else None  # on a GPU: those of its host's threads
     work = functools.partial(execute, job)
     return run_forked(work, limits=cell.limits, reserves_address_space=reserves, closing=closing, writable=writable, cores=cores)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import CellResult
 
-SCHEMA_VERSION: Final = "14"
+SCHEMA_VERSION: Final = "15"
 READABLE: Final = tuple(str(version) for version in range(1, int(SCHEMA_VERSION) + 1))
 """The schema versions that can be read. Writing to an older database upgrades it; the columns that it lacked are NULL."""
 _MARKER: Final = "    -- MEASURED\n"

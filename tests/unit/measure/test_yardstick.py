@@ -1,45 +1,58 @@
-"""The machine's own speed: a fixed computation, whose name ensures that only equal ones are compared."""
+"""The machine's own speed: a fixed computation between the samples of a cell."""
 
 from __future__ import annotations
 
-import threading
+import time
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
 
-from hwmatrix.measure import yardstick
-from hwmatrix.measure.yardstick import Yardstick
+from hwmatrix.measure.latency import measure
+from hwmatrix.measure.yardstick import NAME, Yardstick
+from hwmatrix.records import MeasureRule
 
+if TYPE_CHECKING:
+    import pytest
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_reading_s_name_has_everything_that_affects_it(threads: int) -> None:
-    reading = yardstick.read(threads)
-    assert reading.name == f"float32 96 x 96 einsum, numpy {np.__version__}, {threads} threads"
-    assert 0 < reading.ms < 1000
+MS = 1_000_000
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_it_computes_on_every_thread_including_this_one(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    together = threading.Barrier(threads)  # passes only if all threads are here at the same time
-    seen: list[threading.Thread] = []
+class Machine:
+    """A fake clock, on which the computation takes ``slow`` milliseconds from ``since`` on, and one before."""
 
-    def repeat() -> list[int]:
-        together.wait(timeout=60)
-        seen.append(threading.current_thread())
-        return [5_000_000]
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, slow: int = 1, since: int = 0) -> None:
+        self.now, self.slow, self.since, self.computed = 0, slow, since, 0
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: self.now)
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now / 1e9)
+        monkeypatch.setattr(np, "einsum", self.compute)
 
-    monkeypatch.setattr(yardstick, "_repeat", repeat)
-    assert yardstick.read(threads).ms == 5
-    assert len(set(seen)) == threads
-    assert threading.current_thread() in seen
+    def compute(self, *_operands: Any, **_options: Any) -> None:
+        self.computed += 1
+        self.now += MS * (self.slow if self.now >= self.since * MS else 1)
 
-
-def test_a_slower_computation_has_a_longer_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = yardstick.read(1)
-    monkeypatch.setattr(yardstick, "_SIDE", 4 * yardstick._SIDE)
-    assert yardstick.read(1).ms > 4 * quick.ms
+    def call(self) -> None:
+        self.now += 5 * MS
 
 
-def test_two_readings_represent_the_time_between_them() -> None:
-    quick, disturbed = Yardstick(name="n", ms=0.2), Yardstick(name="n", ms=0.4)
-    assert yardstick.between(quick, disturbed) == yardstick.between(disturbed, quick) == quick
+def test_it_is_read_between_the_samples_and_is_no_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, yardstick = Machine(monkeypatch), Yardstick()
+    rule = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.3, min_samples=30, max_s=3.0)
+    timing = measure(machine.call, rule, between=yardstick.read)
+    assert set(timing.wall_ns) == {5 * MS}
+    assert 10 <= machine.computed < len(timing.wall_ns) * 3  # every 20 ms, not at every sample
+    assert yardstick.ms == 1
+
+
+def test_it_shows_a_disturbance_that_begins_after_the_first_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One reading before the timing, and one after it, could both miss it."""
+    machine, yardstick = Machine(monkeypatch, slow=2, since=20), Yardstick()
+    rule = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.3, min_samples=30, max_s=3.0)
+    measure(machine.call, rule, between=yardstick.read)
+    assert yardstick.ms == 2
+
+
+def test_a_reading_is_of_this_machine() -> None:
+    yardstick = Yardstick()
+    yardstick.read()
+    assert 0 < yardstick.ms < 1000
+    assert np.__version__ in NAME

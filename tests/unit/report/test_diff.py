@@ -288,7 +288,7 @@ def test_a_run_without_cells_is_refused(tmp_path: Path) -> None:
         (passing("m", 2.0, **beside(0.10)), passing("m", 2.2, **beside(0.11)), []),  # the machine is slower, not the model
         (passing("m", 2.0, **beside(0.10)), passing("m", 2.2, **beside(0.10)), [1.1]),
         (passing("m", 2.0, **beside(0.10)), passing("m", 2.0, **beside(0.09)), []),  # only the machine's own speed changed
-        (passing("m", 2.0, **beside(0.10)), passing("m", 2.2, **beside(0.09)), [1.1]),
+        (passing("m", 2.0, **beside(0.10)), passing("m", 2.2, **beside(0.095)), [1.1]),
         (passing("m", 2.0, **beside(None)), passing("m", 2.2, **beside(0.11)), [1.1]),  # from before the yardstick existed
         (passing("m", 2.0, **beside(0.10)), passing("m", 2.2, **beside(0.11, "another product")), [1.1]),
         (

@@ -226,7 +226,7 @@ SINCE_6 = f"whose memory was measured, adaptations of failed cells, {SINCE_8}"
         ("11", f"it lacks {SINCE_12}."),
         ("12", f"it lacks {SINCE_13}."),
         ("13", "it lacks how far targets are from their own rounded weights."),
-        ("14", None),
+        ("15", None),
     ],
 )
 def test_a_page_names_what_an_older_schema_lacks(tmp_path: Path, version: str, lacking: str | None) -> None:

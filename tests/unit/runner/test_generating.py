@@ -75,13 +75,11 @@ class Kept:
 def times(monkeypatch: pytest.MonkeyPatch, target: Scripted, prompt: GenerationPrompt, rule: MeasureRule) -> dict[str, Any]:
     """What is found when the target is timed on its own clock."""
     kept = Kept()
-    monkeypatch.setattr(generating.yardstick, "read", lambda threads: yardstick.Yardstick(name=f"{threads} thread", ms=1.0))
-    monkeypatch.setattr(generating.yardstick, "between", lambda before, _after: before)
     monkeypatch.setattr(time, "perf_counter_ns", lambda: target.now)
     monkeypatch.setattr(time, "perf_counter", lambda: target.now / 1e9)
     double: Any = target
     progress: Any = kept
-    generating._time(double, prompt, rule, threads=1, deadline=math.inf, progress=progress)
+    generating._time(double, prompt, rule, deadline=math.inf, progress=progress)
     return kept.facts
 
 
@@ -94,7 +92,7 @@ def test_the_times_are_those_of_the_field_s_definitions(monkeypatch: pytest.Monk
     assert (facts["ttft_ms"], facts["tpot_ms"], facts["itl_ms"]) == (8.0, 3.0, (2.0, 3.0, 4.0))
     assert (facts["ttft_low_ms"], facts["ttft_high_ms"], facts["tpot_low_ms"], facts["tpot_high_ms"]) == (8.0, 8.0, 3.0, 3.0)
     assert set(facts["samples_wall_ns"]) == {17 * MS + MS // 2}
-    assert (facts["warmup_samples"], facts["prompt_tokens"], facts["cache_mb"], facts["yardstick"]) == (1, 5, 0.25, "1 thread")
+    assert (facts["warmup_samples"], facts["prompt_tokens"], facts["cache_mb"], facts["yardstick"]) == (1, 5, 0.25, yardstick.NAME)
     assert len(facts["samples_wall_ns"]) == target.calls - 1 >= 7
 
 

@@ -34,7 +34,7 @@ const Evidence = (() => {
   function draw(cell, number) {
     const close = el("button", {type: "button", "aria-label": "Close"}, "✕");
     close.addEventListener("click", () => dialog.close());
-    const settings = [cell.size, cell.dtype, `batch ${cell.batch}`, `${cell.sequence_length} ${cell.new_tokens ? `+ ${cell.new_tokens} ` : ""}tokens`, Text.plural(cell.threads, "thread"), cell.isolation];
+    const settings = [cell.size, cell.dtype, `batch ${cell.batch}`, `${cell.sequence_length} ${cell.new_tokens ? `+ ${cell.new_tokens} ` : ""}tokens`, cell.threads ? Text.plural(cell.threads, "thread") : "threads of the runtime's choice", cell.isolation];
     dialog.replaceChildren(
       el("div", {class: "top"}, el("div", null, el("h2", {id: "evidence-title"}, `${cell.model} on ${cell.target}`), el("p", null, settings.join(", "))), close),
       el("div", {class: "inner"}, verdict(cell, number), error(cell), stages(cell), placement(cell), task(cell), generation(cell), latency(cell), memory(cell), outputs(cell), origin(cell)));

@@ -37,7 +37,6 @@ _FLAGS: Final = (
     "--no-default-browser-check",
 )
 _START_S: Final = 30.0
-_ANSWER_S: Final = 5.0
 _END_S: Final = 5.0
 _NAP_S: Final = 0.005
 _STARTS: Final = 2

@@ -132,7 +132,8 @@ class OpenVino:
         openvino_graph.without_telemetry()
         import openvino
 
-        torch.set_num_threads(self._settings.threads)
+        if self._settings.threads:
+            torch.set_num_threads(self._settings.threads)
         self._core = openvino.Core()
         return name_of(self._core, self._device)
 
@@ -222,14 +223,16 @@ class OpenVino:
         return converted
 
     def _config(self) -> dict[str, str]:
-        config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
         dtype = self._settings.dtype
+        if dtype is Dtype.DEFAULT:  # as for a program that sets nothing
+            return {}
+        config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
         if dtype in _REDUCED and self._hints:
             wide = dtype is Dtype.FLOAT16 and "FP16" in self._core.get_property(self._device, "OPTIMIZATION_CAPABILITIES")
             config["INFERENCE_PRECISION_HINT"] = PRECISION_HINTS[Dtype.FLOAT16 if wide else Dtype.FLOAT32]
             if _DYNAMIC in self._core.get_property(self._device, "SUPPORTED_PROPERTIES"):
                 config[_DYNAMIC] = "0"  # else the plugin rounds activations, too, on processors that gain from it
-        elif dtype not in {*_REDUCED, Dtype.DEFAULT}:
+        elif dtype not in _REDUCED:
             config["INFERENCE_PRECISION_HINT"] = PRECISION_HINTS[dtype]
         if self._device == "CPU":
             config["INFERENCE_NUM_THREADS"] = str(self._settings.threads)
