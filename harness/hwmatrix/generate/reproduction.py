@@ -17,7 +17,7 @@ from hwmatrix.generate.rendering import render
 from hwmatrix.knowledge.measured_cell import PRECISION_LOSS, MeasuredCell, find_cell
 from hwmatrix.models.build import RECIPE
 from hwmatrix.models.onnx_export import KEPT_AXES
-from hwmatrix.records import Backend, Dtype, Execution, Size, Status
+from hwmatrix.records import RUNTIME_S_THREADS, Backend, Dtype, Execution, Size, Status
 from hwmatrix.records.backends import Memory, descriptor_of
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def _openvino(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
 def _plugin_values(cell: MeasuredCell) -> dict[str, Any]:
     device = str(cell.target.options.get("device", "CPU"))
     hinted = bool(cell.target.options.get("precision_hints", True))
-    if cell.settings.dtype is Dtype.DEFAULT:
+    if cell.settings.threads == RUNTIME_S_THREADS:  # nothing was set
         return {"device": device, "hinted": hinted, "config": {}}
     config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
     if cell.settings.dtype in _OPENVINO_PRECISION:

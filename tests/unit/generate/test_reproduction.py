@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,8 @@ def database_of(
         database.run(plan=to_json(plan_of(made)))
         database.shard(f"s-{target}", target, packages=json.dumps({"torch": "2.13.0+cpu", "transformers": "5.23.0"}))
         key = f"{made.name}/{made.size.value}/{target}"
-        planned = database.plan(made.name, target, cell_key=key, size=made.size.value, dtype=dtype, hub_id=made.hub_id)
+        settings = {"size": made.size.value, "dtype": dtype, "threads": cell.get("threads", 1)}
+        planned = database.plan(made.name, target, cell_key=key, hub_id=made.hub_id, **settings)
         database.cell(planned, f"s-{target}", **_ending(status) | cell)
     return path
 
@@ -294,8 +296,12 @@ def test_a_kernel_that_differs_from_its_own_weights_alone_has_no_script(tmp_path
 def test_a_precision_that_openvino_chose_is_left_to_it_again(tmp_path: Path) -> None:
     script = script_of(database_of(tmp_path / "m.duckdb", "openvino", dtype="default", precision="bfloat16"), "openvino")
     assert script.splitlines()[0].startswith("# bert (tiny) on openvino, default (bfloat16): mismatch")
-    assert "PERFORMANCE_HINT" in script
     assert "INFERENCE_PRECISION_HINT" not in script
+
+
+def test_where_nothing_was_set_nothing_is_set_again(tmp_path: Path) -> None:
+    script = script_of(database_of(tmp_path / "m.duckdb", "openvino", dtype="default", precision="bfloat16", threads=0), "openvino")
+    assert not {"PERFORMANCE_HINT", "INFERENCE_NUM_THREADS", "set_num_threads"} & {*re.findall(r"\w+", script)}
 
 
 def test_random_values_are_drawn_in_the_same_order(tmp_path: Path) -> None:

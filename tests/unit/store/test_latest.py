@@ -23,6 +23,7 @@ from hwmatrix.report.json_report import matrix_document
 from hwmatrix.report.markdown import matrix_md
 from hwmatrix.report.rows import read
 from hwmatrix.report.why import explain
+from hwmatrix.store.cell_columns import SCHEMA_VERSION
 from hwmatrix.store.history import add
 from hwmatrix.store.latest import merge_latest, merge_places
 from hwmatrix.store.merge import merge
@@ -304,7 +305,7 @@ def test_an_older_database_can_be_merged(tmp_path: Path) -> None:
         connection.execute("DROP TABLE timings; UPDATE meta SET value = '6' WHERE key = 'schema_version'")
     both = merged(tmp_path, old, RECORDED)
     with reading(both) as connection:
-        assert connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() == ("14",)
+        assert connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() == (SCHEMA_VERSION,)
     known = {cell.cell_key: (cell.status, cell.level, cell.p50_ms) for cell in read(RECORDED).cells}
     found = {cell.cell_key: (cell.status, cell.level, cell.p50_ms) for cell in read(both).cells}
     assert found[BERT][0] is Status.MISMATCH

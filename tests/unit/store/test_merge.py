@@ -19,7 +19,7 @@ from hwmatrix.errors import StoreError
 from hwmatrix.records import Role, Status, measured_columns, to_json
 from hwmatrix.store import confined
 from hwmatrix.store import merge as merging
-from hwmatrix.store.cell_columns import schema
+from hwmatrix.store.cell_columns import SCHEMA_VERSION, schema
 from hwmatrix.store.merge import merge
 from hwmatrix.store.planned import hidden
 from hwmatrix.store.rewriting import rewriting
@@ -242,7 +242,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other_shard_version": (lambda path: edit_sidecar(path, schema="hwmatrix/shard/9"), "its version is 'hwmatrix/shard/9'"),
     "other_schema_version": (
         lambda path: change(path, "UPDATE meta SET value = '99'"),
-        "its schema is version 99, this hwmatrix reads 14: run the target again",
+        f"its schema is version 99, this hwmatrix reads {SCHEMA_VERSION}: run the target again",
     ),
     "no_schema_version": (lambda path: change(path, "DELETE FROM meta"), "its schema is version none"),
     "fewer_rows": (lambda path: change(path, "DELETE FROM samples"), "its table samples holds 0 rows, its sidecar says 80"),
@@ -369,7 +369,7 @@ def test_a_database_of_another_version_is_refused_with_advice(run: Path, merged:
     change_version = "UPDATE meta SET value = '99' WHERE key = 'schema_version'"
     with duckdb.connect(str(merged)) as connection:
         connection.execute(change_version)
-    with pytest.raises(StoreError, match="schema version 99, this hwmatrix reads 14") as caught:
+    with pytest.raises(StoreError, match=f"schema version 99, this hwmatrix reads {SCHEMA_VERSION}") as caught:
         merge([run], merged)
     assert "Merge the shards into a new file" in caught.value.advice
 
@@ -428,7 +428,7 @@ def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path,
     assert merge([run], merged).merged == ()
     with duckdb.connect() as fresh, duckdb.connect(str(merged)) as upgraded:
         assert upgraded.execute("SELECT cell_id, status FROM cells ORDER BY cell_id").fetchall() == before
-        assert upgraded.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchall() == [("14",)]
+        assert upgraded.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchall() == [(SCHEMA_VERSION,)]
         fresh.execute(schema())
         what = "table_name, column_name, data_type, is_nullable"
         columns = f"SELECT {what} FROM duckdb_columns() JOIN duckdb_tables() USING (table_name) ORDER BY ALL"  # noqa: S608
