@@ -8,7 +8,8 @@
 #   OUT      where to leave a folder of reports for each suite, native.tar.gz with all of them (at most 16 MiB), and not-run.txt
 #   SECONDS  the time it may take in all (480)
 #   SUITE    suites of matrix.yaml, in this order (default performance). Options of `hwmatrix matrix` may follow a suite's name in one
-#            argument: 'all --targets cuda --no-timing'. The second one of a suite goes to the folder <suite>-2.
+#            argument: 'all --targets cuda --no-timing'. If it times, cpu is timed too: speeds are
+#            compared with cpu on one machine. The second one of a suite goes to the folder <suite>-2.
 #
 # PYTHON names the interpreter (python3). The checkout may be read-only. What already ran is kept when the time is up.
 # Exit codes: 0 something ran on the GPU, 2 wrong arguments or missing packages, 6 nothing ran on the GPU, else that of hwmatrix.
@@ -71,7 +72,12 @@ for asked in "${suites[@]}"; do
   done
   folders+=("$suite")
   options=("${words[@]:1}")
-  [[ " ${options[*]} " == *" --targets "* ]] || options=(--targets cpu cuda "${options[@]}")
+  if [[ " ${options[*]} " != *" --targets "* ]]; then
+    options=(--targets cpu cuda "${options[@]}")
+  elif [[ " ${options[*]} " != *" cpu "* && " ${options[*]} " != *" --no-timing "* ]]; then
+    options=("${options[@]/#--targets/--targets cpu}") # a speed is compared with cpu on the same machine
+    read -ra options <<<"${options[*]}"
+  fi
   left=$((limit - SECONDS - reporting_s))
   if [ "$left" -le 0 ]; then
     say "suite $suite: not begun, the time is up"

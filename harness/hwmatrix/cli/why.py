@@ -133,7 +133,7 @@ def _times(cell: CellRow) -> Iterator[tuple[str, str]]:
     """Where generation fails, and what was timed."""
     fails = origins.generation(cell)
     if fails is not None:
-        yield (f"  fails:      {plain(fails)}", "")
+        yield (f"  fails first: {plain(fails)}", "")
     if cell.ttft_ms is not None and cell.execution is not Execution.EMULATED:
         yield (f"  generation: {_generation(cell)}", "")
         change = numbers.by_position(cell.itl_change_ms, cell.itl_change_at, cell.new_tokens)

@@ -357,7 +357,8 @@ class _Found:
         elif UNCACHED in names and last in wrong:
             kind, why = "mismatch", "without its cache the target is wrong too: the cache is not the cause"
         elif exported and wrong and names.isdisjoint({TRACED, _AGAIN}) and names - {PADDED}:
-            kind, why = SPECIALIZED, "the traced prompt is right, prompts of other lengths are wrong"
+            listed = ", ".join(dict.fromkeys(name for name, _ in wrong))
+            kind, why = SPECIALIZED, f"the traced prompt is right, prompts of other lengths are wrong ({listed})"
         else:
             return judged
         return dataclasses.replace(judged, error_type=kind, message=f"{judged.message}; {why}")

@@ -134,7 +134,7 @@ def test_why_says_how_fast_it_generates_and_where_it_fails(database: Path, capsy
     assert "position:   the time per token grows by 0.200 ms" in told
     assert main(["why", "gpt2", "mps", "--database", str(database)]) == 0
     told = capsys.readouterr().out
-    assert "fails:      in the decode at step 2, after the padded prompt" in told
+    assert "fails first: in the decode at step 2, after the padded prompt" in told
     assert "as script:  hwmatrix generate --reproduce gpt2 mps --dtype float32 --size tiny --generation --database" in told
 
 

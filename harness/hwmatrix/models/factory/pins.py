@@ -6,7 +6,7 @@ import functools
 import importlib.resources
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import pydantic
 import yaml
@@ -17,17 +17,11 @@ from hwmatrix.basics.plain_yaml import parsed
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Family, Status
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 PASS: Final = Status.PASS.value
-PARTS: Final = 20
-"""How many parts a list is divided into if only one of them is tried at a time."""
 _STRICT: Final = pydantic.ConfigDict(extra="forbid")
 _PACKAGE: Final = "hwmatrix.models.factory"
 _FOLDER: Final = "pinned"
 _VERSION: Final = re.compile(r"\d+(\.\d+)*[\w.]*", re.ASCII)
-_PART: Final = re.compile(r"(\d+)/(\d+)", re.ASCII)
 _HEADER: Final = """\
 # Written by `nox -s types -- --write`: the result of each model type of this version of transformers (docs/architectures.md).
 # status is pass or the type of the error; inputs are the kinds of input of the tiny model.
@@ -172,26 +166,6 @@ def better(before: PinnedType | None, now: PinnedType) -> str | None:
         return "it passes now" if before is not None else "it is new and passes"
     won = sorted(set(now.inputs) - set(before.inputs))
     return f"it gets {' and '.join(won)} now" if won else None
-
-
-def part_of(names: tuple[str, ...], part: int, parts: int = PARTS) -> tuple[str, ...]:
-    """One of ``parts`` equal parts of the names: every n-th name."""
-    return names[part % parts :: parts]
-
-
-def part_asked(environment: Mapping[str, str], variable: str, *, day: int) -> tuple[int, int]:
-    """Which part to try, and the number of parts: from the environment variable (``7/20``), else by the day.
-
-    Raises:
-        ValueError: the variable has another form.
-    """
-    asked = environment.get(variable)
-    if not asked:
-        return day % PARTS, PARTS
-    found = _PART.fullmatch(asked)
-    if found is None or not int(found[1]) < int(found[2]):
-        raise ValueError(f"{variable}={asked!r}: give a part and the number of parts, from 0/20 to 19/20, or 0/1 for all")
-    return int(found[1]), int(found[2])
 
 
 def _order(version: str) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hwmatrix.errors import StoreError
 from hwmatrix.models.factory import pins
-from hwmatrix.models.factory.pins import PinnedList, PinnedType, better, parse, part_asked, part_of, short, worse, written
+from hwmatrix.models.factory.pins import PinnedList, PinnedType, better, parse, short, worse, written
 from hwmatrix.records import Family
 
 ROOT = Path(__file__).parents[4]
@@ -120,29 +120,6 @@ def test_changes_for_the_worse_and_the_better(before: PinnedType, now: PinnedTyp
 def test_a_new_passing_type_is_reported() -> None:
     assert better(None, pin("pass", "text")) == "it is new and passes"
     assert better(None, pin("no_inputs")) is None
-
-
-@given(count=st.integers(0, 700), parts=st.integers(1, 40))
-def test_all_parts_together_have_each_type_once(count: int, parts: int) -> None:
-    names = tuple(f"t{number:03}" for number in range(count))
-    chosen = [part_of(names, part, parts) for part in range(parts)]
-    assert sorted(name for part in chosen for name in part) == list(names)
-    assert max(map(len, chosen)) - min(map(len, chosen)) <= 1
-    assert part_of(names, parts, parts) == chosen[0]
-
-
-def test_the_part_depends_on_the_day_unless_requested() -> None:
-    assert part_asked({}, "PART", day=739_000) == (0, 20)
-    assert {part_asked({}, "PART", day=day)[0] for day in range(739_000, 739_020)} == set(range(20))
-    assert part_asked({"PART": ""}, "PART", day=7) == (7, 20)
-    assert part_asked({"PART": "3/8"}, "PART", day=7) == (3, 8)
-    assert part_asked({"PART": "0/1"}, "PART", day=7) == (0, 1)
-
-
-@pytest.mark.parametrize("asked", ["3", "8/8", "9/8", "-1/8", "1/0", "a/b", "1/2/3", "1 / 2"])
-def test_an_invalid_part_is_refused(asked: str) -> None:
-    with pytest.raises(ValueError, match="give a part and the number of parts"):
-        part_asked({"PART": asked}, "PART", day=7)
 
 
 def test_messages_are_short_and_the_same_in_every_run() -> None:
