@@ -15,7 +15,7 @@ import factory_plans as make
 import pytest
 
 from hwmatrix.errors import CellFailure
-from hwmatrix.models import onnx_export
+from hwmatrix.models import onnx_export, provenance
 from hwmatrix.models.bundle import Bundle
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
 from hwmatrix.records import Isolation, Limits, Size
@@ -54,9 +54,8 @@ class Scene:
 
     def build(self, *models: str, at_once: int, targets: tuple[str, ...] = ("cpu",)) -> dict[str, BundleEntry]:
         plan = make.plan(models=models, targets=targets)
-        plan = dataclasses.replace(
-            plan, isolation=Isolation.NONE, cells=tuple(dataclasses.replace(cell, limits=LIMITS) for cell in plan.cells)
-        )
+        quick = tuple(dataclasses.replace(model, limits=LIMITS) for model in plan.models)
+        plan = dataclasses.replace(plan, isolation=Isolation.NONE, models=quick)
         entries = build_all(BundleOrder(plan=plan, cache=self.path, out=self.path, at_once=at_once))
         written = json.loads((self.path / "bundles.json").read_text(encoding="utf-8"))["bundles"]
         assert [entry["error_type"] for entry in written] == [entry.error_type for entry in entries]
@@ -87,7 +86,6 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(bundles, "find_or_build", find_or_build)
     monkeypatch.setattr(bundles, "find_or_take", find_or_take)
     monkeypatch.setattr(onnx_export, "EXPORTERS", {name: exporter(name) for name in (FIRST, SECOND)})
-    monkeypatch.setattr(onnx_export, "_versions", lambda _: {"torch": "1"})
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(os, "getloadavg", lambda: (12.0, 6.0, 3.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
@@ -95,7 +93,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 def bundle_at(path: Path) -> Bundle:
-    return Bundle(path=path, key=path.name, digest=key_of(path.name), manifest={})
+    return Bundle(path=path, key=path.name, digest=key_of(path.name), manifest={"identity": {"made_by": provenance.made_by()}})
 
 
 def key_of(name: str) -> str:

@@ -42,7 +42,7 @@ with atheris.instrument_imports(include=["hwmatrix"]):
     from hwmatrix.faults.wording import normalized, site_of
     from hwmatrix.hardware import cgroups
     from hwmatrix.matrix.load import load
-    from hwmatrix.models import bundle, folder, onnx_export
+    from hwmatrix.models import bundle, folder, onnx_export, provenance
     from hwmatrix.records import Dtype, Status, plan_from_json, to_json
     from hwmatrix.report.markdown import errors_md, matrix_md
     from hwmatrix.report.rows import read
@@ -172,9 +172,8 @@ def manifests() -> list[bytes]:
     answers = {"kind": "tokens", "outputs": ["logits"], "blank": None, "own": False}
     floors = {"float32": {"outputs": {"logits": 1e-7}}, "float16": {"outputs": None, "reason": "none", "overflows": True}}
     of_bundle = {
-        "schema": bundle.BUNDLE_SCHEMA,
         "files": {},
-        "identity": json.loads(bundle.plan_part(PLAN.models[0])) | {"weights": "recipe"},
+        "identity": json.loads(bundle.plan_part(PLAN.models[0])) | {"weights": "recipe", "made_by": provenance.made_by()},
         "model_class": "BertModel",
         "parameters": 7,
         "inputs": inputs,
@@ -185,7 +184,7 @@ def manifests() -> list[bytes]:
         "samples": {"reason": "random inputs"},
         "generation": {"prompts": ["short"], "free": [], "passes": True, "floors": floors},
     }
-    export = {"schema": onnx_export.ONNX_SCHEMA, "files": {}, "bundle": MADE.digest, "versions": {"torch": "2"}, "seconds": 1.5}
+    export = {"files": {}, "key": MADE.key, "bundle": MADE.digest, "seconds": 1.5}
     past = {"name": "input.past", "own": "past", "shape": [None, 4, None, 8], "dtype": "float32", "state": True}
     graphs = {name: {"file": f"{name}.onnx", "inputs": [past], "outputs": {"logits": "logits"}} for name in ("prefill", "decode")}
     forward = {"failure": None, "inputs": ["input_ids"], "outputs": ["logits", None], "opset": 20, "fixed": []}

@@ -16,7 +16,7 @@ from hwmatrix.host import archive as archives
 from hwmatrix.host import bundle_archive
 from hwmatrix.host.bundle_jobs import INDEX
 from hwmatrix.host.run_folder import RunFolder
-from hwmatrix.models import onnx_export
+from hwmatrix.models import folder, onnx_export
 from hwmatrix.models.bundle import find_or_build, verify
 from hwmatrix.models.canary import canary_plans
 
@@ -104,12 +104,14 @@ def test_another_bundle_of_the_same_model_in_the_cache_is_replaced(there: RunFol
     """Trained weights depend on the kind of processor, so two machines may have different bundles under one key."""
     cache = tmp_path / "cache"
     own = find_or_build(BERT, cache)
-    manifest = own.path / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_bytes())))
+    folder.describe(own.path, json.loads((own.path / "manifest.json").read_bytes()) | {"training": {"reason": "another processor"}})
     other = verify(own.path).digest
+    failure = onnx_export.OnnxFailure(exporter="transformers", error_type="ValueError", message="no such operator", traceback=None)
+    onnx_export.find_or_take(verify(own.path), cache, "transformers", lambda _: failure)
     bundle_archive.pack(there, made, tmp_path / "bundles.tar")
     taken(tmp_path / "bundles.tar", here, cache)
     assert verify(own.path).digest == find_or_build(BERT, made).digest != other
+    assert not onnx_export.is_kept(own.key, cache, "transformers"), "what was made for the other bundle is gone with it"
 
 
 def _unlisted_file(place: Path, key: str) -> None:

@@ -176,20 +176,11 @@ def test_inputs_that_no_rule_makes_are_named() -> None:
 def test_bundles_hold_what_targets_need(tmp_path: Path) -> None:
     for plan in (planned("stable-diffusion"), recipe_plan("ltx_video")):
         made = bundle.find_or_build(plan, tmp_path)
-        assert made.manifest["identity"]["versions"].keys() == {"torch", "transformers", "diffusers"}
         assert made.model_class == plan.model_class
         assert made.floor(Dtype.FLOAT32).outputs is not None
         assert bundle.is_of(made, plan)
-        assert bundle.find(plan, tmp_path) == made
+        assert bundle.find_or_build(plan, tmp_path) == made
     assert bundle.find_or_build(planned("stable-diffusion"), tmp_path).kinds == ["text"]
-
-
-def test_the_key_depends_on_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = bundle.bundle_key(recipe_plan("sd3"))
-    monkeypatch.setattr(bundle, "digest_of_recipe", lambda _: "another recipe")
-    assert bundle.bundle_key(recipe_plan("sd3")) != before
-    versions = bundle._identity(model_plan("bert", SPEC, Size.TINY))["versions"]
-    assert versions.keys() == {"torch", "transformers"}, "another diffusers gives no other model of transformers"
 
 
 def test_diffusers_is_imported_for_its_own_models_only() -> None:

@@ -172,7 +172,7 @@ def test_a_bundle_that_is_missing_is_noticed(tmp_path: Path) -> None:
 
 
 def _export_manifest(failure: dict[str, Any] | None = None) -> str:
-    return json.dumps({"schema": "", "files": {}, "bundle": "", "versions": {}, "failure": failure})
+    return json.dumps({"files": {}, "key": "", "bundle": "", "failure": failure})
 
 
 def test_an_export_that_is_missing_is_noticed(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from distributed import get_worker
 
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import isolation_of_part, pack_bundles, run_part, workshop_of
+from hwmatrix.basics.cache_folder import bundles_folder
 from hwmatrix.errors import CommandError, EngineError, HwmatrixError, ImageBuildError, StoreError
 from hwmatrix.host import artifacts, containers
 from hwmatrix.host.cache_limit import keep_under
@@ -177,7 +178,7 @@ def _run(part: Part, work: _Work, bundles: Archive) -> Failure | None:
 
 def _tidy(part: Part, work: _Work) -> None:
     """Keep the cache of bundles below its limit. The archives of this run are not in it, so a later part finds its bundles there."""
-    told = None if part.cache_limit_gb is None else keep_under(part.cache_limit_gb, work.workshop.cache_dir / "bundles", ())
+    told = None if part.cache_limit_gb is None else keep_under(part.cache_limit_gb, bundles_folder(work.workshop.cache_dir), ())
     if told is not None:
         work.view.say(told)
 

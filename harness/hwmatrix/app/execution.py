@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import hwmatrix
 from hwmatrix.app.selecting import fetch_weights
 from hwmatrix.app.type_models import TypeModels
+from hwmatrix.basics.cache_folder import bundles_folder
 from hwmatrix.basics.clock import now, utc_now
 from hwmatrix.errors import ConfigError, HwmatrixError, NothingSelectedError, Problem
 from hwmatrix.host import bundle_archive, infrastructure
@@ -99,7 +100,7 @@ def order_of(loaded: LoadedMatrix, planned: PlannedRun, workshop: Workshop, work
         plan=planned.plan,
         executor=planned.executor,
         reference=loaded.spec.images.reference,
-        cache=workshop.cache_dir / "bundles",
+        cache=bundles_folder(workshop.cache_dir),
         workers=workers,
         memory_mb=workshop.memory_mb,
     )

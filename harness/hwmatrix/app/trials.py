@@ -182,7 +182,10 @@ def plan_of(site: TrialSite, targets: Sequence[str], batch: int | None) -> Plan:
         model if batch in {None, model.batch} else dataclasses.replace(model, batch=batch, batch_asked=True) for model in plan.models
     )
     if site.memory_mb is not None:
-        models = tuple(dataclasses.replace(model, memory_asked=True) for model in models)
+        models = tuple(
+            dataclasses.replace(model, memory_asked=True, limits=dataclasses.replace(model.limits, memory_mb=site.memory_mb))
+            for model in models
+        )
     return dataclasses.replace(plan, cells=cells, models=models, adapt=None)  # the trials themselves halve the batch
 
 

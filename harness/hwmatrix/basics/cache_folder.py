@@ -34,6 +34,11 @@ def cache_folder(environment: Mapping[str, str]) -> Path | None:
     return platformdirs.user_cache_path("hwmatrix", appauthor=False)
 
 
+def bundles_folder(cache: Path) -> Path:
+    """Return the folder in the cache that has the bundles and exports of all commands."""
+    return cache / "bundles"
+
+
 def needed_cache_folder(environment: Mapping[str, str]) -> Path:
     """Return the same folder, for callers that cannot work without one.
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.basics.cache_folder import needed_cache_folder
+from hwmatrix.basics.cache_folder import bundles_folder, needed_cache_folder
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.generate import generation_script
 from hwmatrix.generate.model_code import ModelCode, model_code
@@ -113,7 +113,7 @@ def reproduce(
         what = f"a script cannot show what fails for {where}: its kernels differ too much from the same rounded weights in float32, but a "
         what += "script compares with the reference, and that error is allowed"
         raise ConfigError([Problem(where="--dtype", what=what, hint="rerun the cell (the report has its command), or add --force")])
-    bundles = cache or needed_cache_folder(os.environ) / "bundles"
+    bundles = cache or bundles_folder(needed_cache_folder(os.environ))
     if cell.settings.new_tokens:
         return _of_generation(cell, bundles)
     code = model_code(cell.model, bundles)

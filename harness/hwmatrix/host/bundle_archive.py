@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -82,7 +83,8 @@ def unpack(
             exports = list(_checked_exports(archive, into, found))
             for key in found:
                 with folders.locked(cache, key):
-                    _move(into / key, cache / key)
+                    if _move(into / key, cache / key):  # the exports there were made for the other bundle
+                        shutil.rmtree(cache / onnx_export.ONNX_DIR / key, ignore_errors=True)
             for key, exporter in exports:
                 with onnx_export.locked(key, cache, exporter):
                     _move(*(place / onnx_export.ONNX_DIR / key / exporter for place in (into, cache)))
@@ -173,12 +175,14 @@ def _checked_exports(archive: Path, into: Path, found: dict[str, bundles.Bundle]
                 yield key, exporter
 
 
-def _move(folder: Path, place: Path) -> None:
-    """Move a verified folder into the cache, instead of another one there. Needs the lock.
+def _move(folder: Path, place: Path) -> bool:
+    """Move a verified folder into the cache, instead of another one there; whether there was another one. Needs the lock.
 
     A bundle that this machine made under the same key may have other weights: training on another kind of processor rounds differently.
     """
     manifest = place / folders.MANIFEST
-    if not manifest.is_file() or manifest.read_bytes() != (folder / folders.MANIFEST).read_bytes():
+    same = manifest.is_file() and manifest.read_bytes() == (folder / folders.MANIFEST).read_bytes()
+    if not same:
         place.parent.mkdir(parents=True, exist_ok=True)
         folders.put(folder, place)
+    return not same

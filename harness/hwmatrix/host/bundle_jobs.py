@@ -52,8 +52,7 @@ def make_bundles(order: RunOrder, models: Sequence[ModelPlan], view: View, *, to
         HwmatrixError: the job itself failed. A model whose bundle fails is only recorded.
     """
     models = [model for model in models if model.unbuildable is None]
-    limits = {cell.model_key: cell.limits for cell in order.plan.cells}
-    memory_mb = max(limits[model.key].memory_mb for model in models)
+    memory_mb = max(model.limits.memory_mb for model in models)
     pieces = at_once(threads=1, memory_mb=memory_mb, cores=None, jobs=1, total_mb=order.memory_mb)
     order.folder.write_models(_BUNDLES, [model.key for model in models])
     flags = ("--every-exporter",) if every_exporter else ()

@@ -24,7 +24,7 @@ from hwmatrix.records import (
     TargetPlan,
     Tolerance,
 )
-from hwmatrix.records.backends import descriptor_of
+from hwmatrix.records.backends import OnnxUse, descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -134,7 +134,7 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     if _generation(matrix, selection):
         models = _generating(models, matrix.spec)
     axes = _axes(matrix, selection)
-    models = _varied(models, axes)
+    models = _limited(_varied(models, axes), matrix)
     cells = _cells(models, targets, matrix, _Precisions.chosen(matrix, selection), axes)
     if not selection.forward:
         models, cells = _generating_alone(models, cells)
@@ -182,7 +182,7 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
     )
     names = [target.name for target in old.targets if target.name in spec.targets]
     targets = tuple(_target_plan(name, spec.targets[name], matrix, facts) for name in names)
-    models = _varied(models, old.axes)
+    models = _limited(_varied(models, old.axes), matrix)
     cells = _cells(models, targets, matrix, _Precisions.planned(old), old.axes)
     if all(cell.settings.new_tokens for cell in old.cells):
         models, cells = _generating_alone(models, cells)
@@ -264,6 +264,23 @@ def _varied(models: tuple[ModelPlan, ...], axes: Axes) -> tuple[ModelPlan, ...]:
         for model in models
         for batch in axes.batch or (model.batch,)
         for length in (axes.sequence_length if model.takes_text else ()) or (model.sequence_length,)
+    )
+
+
+def _limited(models: tuple[ModelPlan, ...], matrix: LoadedMatrix) -> tuple[ModelPlan, ...]:
+    """The models with the limits of making their bundles and exports, which do not depend on the selected targets."""
+    return tuple(dataclasses.replace(model, limits=_limits(model, matrix, matrix.spec.targets.values())) for model in models)
+
+
+def _limits(model: ModelPlan, matrix: LoadedMatrix, targets: Iterable[TargetSpec]) -> Limits:
+    """The limits of a model's cells on a target; on several, the largest."""
+    defaults = matrix.spec.sizes[model.size]
+    listed = matrix.spec.models.get(model.name)
+    variant = listed.variant(model.size) if listed else None
+    own = variant and variant.timeout_s
+    return Limits(
+        timeout_s=own or max(target.timeout_s or defaults.timeout_s for target in targets),
+        memory_mb=(variant and variant.memory_mb) or defaults.memory_mb,
     )
 
 
@@ -487,12 +504,13 @@ def model_plan(name: str, spec: MatrixSpec, size: Size, *, line: int | None = No
 
 def _target_plan(name: str, target: TargetSpec, matrix: LoadedMatrix, facts: RunFacts) -> TargetPlan:
     backend = descriptor_of(target.backend)
+    named = target.options.get("export") if backend.onnx is not OnnxUse.NONE else None
     return TargetPlan(
         name=name,
         backend=target.backend,
-        onnx=backend.onnx,
+        onnx=backend.onnx if named is None else OnnxUse.NONE,
         generation_export=backend.generation_export,
-        forward_export=None if target.options.keys() & {*backend.own_graph} else backend.forward_export,
+        forward_export=None if target.options.keys() & {*backend.own_graph} else named or backend.forward_export,
         execution=target.execution,
         image=target.image,
         isolation=facts.isolation_of(target),
@@ -511,17 +529,11 @@ def _settings(model: ModelPlan, dtype: Dtype, threads: int, new_tokens: int) -> 
 def _cell_plan(model: ModelPlan, target: TargetPlan, settings: Settings, matrix: LoadedMatrix) -> CellPlan:
     generated = f"-n{settings.new_tokens}" if settings.new_tokens else ""
     varied = f"{settings.dtype.value}/b{settings.batch}-s{settings.sequence_length}-t{settings.threads}{generated}"
-    defaults = matrix.spec.sizes[model.size]
-    listed = matrix.spec.models.get(model.name)
-    variant = listed.variant(model.size) if listed else None
     return CellPlan(
         key=f"{model.name}/{model.size.value}/{target.name}/{varied}",
         model=model.name,
         size=model.size,
         target=target.name,
         settings=settings,
-        limits=Limits(
-            timeout_s=(variant and variant.timeout_s) or matrix.spec.targets[target.name].timeout_s or defaults.timeout_s,
-            memory_mb=(variant and variant.memory_mb) or defaults.memory_mb,
-        ),
+        limits=_limits(model, matrix, [matrix.spec.targets[target.name]]),
     )

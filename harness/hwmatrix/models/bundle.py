@@ -1,37 +1,35 @@
 """Bundles make runs comparable: weights, configuration, inputs and expected outputs, in a folder named by its content.
 
 ``<cache>/<key>/`` holds ``manifest.json``, ``model/`` (what ``save_pretrained`` writes, safetensors only), ``inputs.safetensors``
-and ``expected.safetensors``. The key is a checksum of everything that determines the content. The manifest has the size and SHA-256
-of every file; its own SHA-256 is the bundle's digest. A manifest contains no time, machine or path: the same key built twice
-by the same versions on the same processor gives the same digest.
+and ``expected.safetensors``. The key is a checksum of the bundle's identity: the plan, its weights, and what made it
+(:mod:`hwmatrix.models.provenance`). Exports are stored by the same key (:mod:`hwmatrix.models.onnx_export`), so neither is ever read if
+other code or other packages made it. The manifest has the size and SHA-256 of every file. The digest is the checksum of the content
+alone, so two versions that make the same content give the same digest.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.basics.files import sha256_of
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import BundleError, FactoryError, UnmakableError
-from hwmatrix.models import folder
+from hwmatrix.models import folder, provenance
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.checkpoint import inspect
-from hwmatrix.models.diffusion.recipes import digest as digest_of_recipe
 from hwmatrix.models.factory.make import FACTORY
-from hwmatrix.models.factory.rules import digest
 from hwmatrix.models.folder import CALIBRATION, EXPECTED, GENERATION, HELD_OUT, INPUTS, MANIFEST, MODEL_DIR
 from hwmatrix.models.learning.quality import Answers
 from hwmatrix.models.manifests import BundleManifest
-from hwmatrix.records import BUNDLE_SCHEMA, Dtype, Family, NoiseFloor
+from hwmatrix.records import Dtype, Family, NoiseFloor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,15 +41,17 @@ _Array: TypeAlias = "np.ndarray[Any, Any]"
 _PARTIAL: Final = ".partial-"
 _KEY_LENGTH: Final = 64
 _LOG: Final = logging.getLogger(__name__)
-_PLANNED: Final = ("architecture", "model_class", "seed", "config", "batch", "sequence_length", "new_tokens", "prompt_lengths", "role")
-"""The fields of a plan that determine a bundle's content, besides its weights."""
-_TRAINED: Final = "recipe, trained/2"
-"""The weights of a trained recipe, with the version of tasks and training: raise it when a change gives other weights."""
+_MODEL: Final = ("architecture", "model_class", "seed", "config", "role", "trained")
+"""The fields of a plan that determine a model, besides its weights."""
+_PLANNED: Final = (*_MODEL, "batch", "sequence_length", "new_tokens", "prompt_lengths")
+"""Those that determine a bundle's content."""
+_IDENTITY: Final = ("key", "identity", folder.CHECKSUM)
+"""The fields of a manifest that are no content."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """A verified bundle. ``digest`` is the SHA-256 of its manifest; results record it."""
+    """A verified bundle. ``digest`` is the SHA-256 of its content; results record it."""
 
     path: Path
     key: str
@@ -221,18 +221,18 @@ def bundle_key(plan: ModelPlan) -> str:
         FactoryError: the weights are neither a recipe nor a readable folder, or torch or transformers is missing.
         RefusedError: loading the folder's weights would run untrusted code.
     """
-    return _key_of(_identity(plan))
+    return _checksum(_identity(plan))
 
 
-def plan_part(of: ModelPlan | Mapping[str, Any]) -> str:
+def plan_part(of: ModelPlan | Mapping[str, Any], fields: Sequence[str] = _PLANNED) -> str:
     """The part of a bundle's identity that comes from the plan alone, as JSON. Takes a plan, or the identity in a manifest.
 
-    Bundles that differ only in versions or in the content of their weights have different keys and the same part.
+    Bundles that differ only in what made them or in the content of their weights have different keys and the same part.
 
     Raises:
         KeyError: the identity is not of this version.
     """
-    named = {name: of[name] for name in _PLANNED} if isinstance(of, Mapping) else _planned(of)
+    named = {name: of[name] if isinstance(of, Mapping) else getattr(of, name) for name in fields}
     return json.dumps(named, sort_keys=True)
 
 
@@ -246,15 +246,26 @@ def is_of(bundle: Bundle, plan: ModelPlan) -> bool:
     if plan_part(identity) != plan_part(plan):
         return False
     made = plan.weights in {RECIPE, FACTORY}
-    return bool(identity["weights"] == _identity_of_weights(plan)) if made else isinstance(identity["weights"], dict)
+    return bool(identity["weights"] == plan.weights) if made else isinstance(identity["weights"], dict)
+
+
+def is_of_model(manifest: Mapping[str, Any], plan: ModelPlan) -> bool:
+    """Whether a manifest is that of a bundle of this model and these weights, with whatever batch and lengths.
+
+    Raises:
+        KeyError: the manifest is not of this version.
+        FactoryError: as :func:`bundle_key`.
+    """
+    identity = manifest["identity"]
+    return plan_part(identity, _MODEL) == plan_part(plan, _MODEL) and identity["weights"] == _identity_of_weights(plan)
 
 
 def find_or_build(plan: ModelPlan, cache: Path) -> Bundle:
     """The bundle of a plan: from the cache if it is there and intact, else built. Safe for concurrent processes.
 
     Raises:
-        FactoryError: as :func:`build`.
-        BundleError: as :func:`build`.
+        FactoryError: the model or its reference cannot be made; ``reference_not_finite`` if an expected output has NaN or Inf.
+        BundleError: the cache cannot be written (``cache_not_writable``).
     """
     key = bundle_key(plan)
     with folder.locked(cache, key):
@@ -286,29 +297,6 @@ def find_or_take(plan: ModelPlan, cache: Path, build: Callable[[Path], None]) ->
         return dataclasses.replace(made, path=cache / key)
 
 
-def find(plan: ModelPlan, cache: Path) -> Bundle | None:
-    """The bundle of a plan, or None if the cache lacks it. A bundle that fails verification is logged and removed.
-
-    Raises:
-        FactoryError: as :func:`bundle_key`.
-    """
-    key = bundle_key(plan)
-    with folder.locked(cache, key):
-        return _find(key, cache)
-
-
-def build(plan: ModelPlan, cache: Path) -> Bundle:
-    """Build a bundle and put it into the cache, replacing an existing one.
-
-    Raises:
-        FactoryError: the model or its reference cannot be made; ``reference_not_finite`` if an expected output has NaN or Inf.
-        BundleError: the cache cannot be written (``cache_not_writable``).
-    """
-    key = bundle_key(plan)
-    with folder.locked(cache, key):
-        return _build(plan, key, cache)
-
-
 def verify(path: Path) -> Bundle:
     """Check every file of a bundle against its manifest: size, SHA-256, none missing, none extra.
 
@@ -316,20 +304,20 @@ def verify(path: Path) -> Bundle:
         BundleError: what is wrong, and with which file: ``bundle_missing``, ``bundle_version``, ``bundle_broken``.
     """
     try:
-        raw = (path / MANIFEST).read_bytes()
-        manifest = read_json(raw)
-        schema, key, identity, _ = (manifest[name] for name in ("schema", "key", "identity", "files"))
+        manifest = read_json((path / MANIFEST).read_bytes())
+        key, identity, _ = (manifest[name] for name in ("key", "identity", "files"))
+        code = identity["made_by"]["code"]
     except FileNotFoundError as error:
         raise BundleError(f"{path} has no {MANIFEST}: it is not a bundle, or incomplete", error_type="bundle_missing") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{path / MANIFEST} is broken: {error!r}", error_type="bundle_broken") from error
-    if schema != BUNDLE_SCHEMA:
-        message = f"{path} has version {schema!r}, this hwmatrix reads {BUNDLE_SCHEMA!r}: build it again"
-        raise BundleError(message, error_type="bundle_version")
-    if key != _key_of(identity):
+    if code != provenance.code_checksum():
+        raise BundleError(f"{path} was made by another version of hwmatrix: make it again", error_type="bundle_version")
+    if key != _checksum(identity):
         raise BundleError(f"{path / MANIFEST} does not match its key {key}", error_type="bundle_broken")
     folder.check(path, manifest, BundleManifest)
-    return Bundle(path=path, key=key, digest=hashlib.sha256(raw).hexdigest(), manifest=manifest)
+    content = {name: value for name, value in manifest.items() if name not in _IDENTITY}
+    return Bundle(path=path, key=key, digest=_checksum(content), manifest=manifest)
 
 
 def _find(key: str, cache: Path) -> Bundle | None:
@@ -354,55 +342,31 @@ def _build(plan: ModelPlan, key: str, cache: Path) -> Bundle:
     _remove_leftovers(cache, key)
     with folder.replacing(cache / key, f"the bundle of {plan.name}", partial=_partial(key)) as partial:
         described = fill(plan, partial)
-        folder.describe(partial, {"schema": BUNDLE_SCHEMA, "key": key, "identity": _identity(plan), **described})
+        folder.describe(partial, {"key": key, "identity": _identity(plan), **described})
     return verify(cache / key)
 
 
 def _identity(plan: ModelPlan) -> dict[str, Any]:
-    """What determines a bundle's content, as JSON. A change of how hwmatrix builds must change BUNDLE_SCHEMA."""
-    return {
-        "schema": BUNDLE_SCHEMA,
-        **_planned(plan),
-        "weights": _identity_of_weights(plan),
-        "versions": {name: _version(name) for name in _libraries(plan)},
-    }
+    """What determines a bundle's content, as JSON."""
+    for name in ("torch", "transformers", *(("diffusers",) if plan.family is Family.DIFFUSION else ())):
+        if provenance.version(name) is None:
+            raise FactoryError(f"{name} is not installed here: bundles are built in the reference image", error_type="not_installed")
+    planned = {name: getattr(plan, name) for name in _PLANNED}
+    return {**planned, "weights": _identity_of_weights(plan), "made_by": provenance.made_by()}
 
 
-def _libraries(plan: ModelPlan) -> tuple[str, ...]:
-    """The packages whose versions determine a model."""
-    return ("torch", "transformers", *(("diffusers",) if plan.family is Family.DIFFUSION else ()))
-
-
-def _planned(plan: ModelPlan) -> dict[str, Any]:
-    return {name: getattr(plan, name) for name in _PLANNED}
-
-
-def _identity_of_weights(plan: ModelPlan) -> Any:
-    if plan.weights == RECIPE:
-        return recipe_identity(plan)
-    if plan.weights == FACTORY:
-        return {FACTORY: digest_of_recipe(plan.model_class) if plan.family is Family.DIFFUSION else digest(plan.architecture)}
+def _identity_of_weights(plan: ModelPlan) -> str | dict[str, str]:
+    """How the weights are made; of a checkpoint, the checksum of every file that counts."""
+    if plan.weights in {RECIPE, FACTORY}:
+        return plan.weights
     if plan.weights == HUB:
         raise FactoryError(f"the weights of {plan.hub_id} have not been fetched from the hub yet", error_type="weights_not_fetched")
     checkpoint = Path(plan.weights)
     return {str(file.relative_to(checkpoint)): sha256_of(file) for file in inspect(checkpoint).identifying_files}
 
 
-def recipe_identity(plan: ModelPlan) -> str:
-    """How a manifest identifies a recipe's weights."""
-    return _TRAINED if plan.trained else RECIPE
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError as error:
-        message = f"{package} is not installed here: bundles are built in the reference image"
-        raise FactoryError(message, error_type="not_installed") from error
-
-
-def _key_of(identity: dict[str, Any]) -> str:
-    canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+def _checksum(facts: Mapping[str, Any]) -> str:
+    canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MANIFEST: Final = "manifest.json"
-_CHECKSUM: Final = "checksum"
+CHECKSUM: Final = "checksum"
+"""The field of a manifest that has the checksum of all others."""
 LOCKS: Final = ".locks"
 MODEL_DIR: Final = "model"
 INPUTS: Final = "inputs.safetensors"
@@ -88,13 +89,13 @@ def describe(path: Path, facts: dict[str, Any]) -> None:
     """Write a folder's manifest: these facts, the listing of its other files, and a checksum of all that."""
     (path / MANIFEST).unlink(missing_ok=True)  # it does not list itself
     manifest = facts | {"files": listing(path)}
-    manifest[_CHECKSUM] = _checksum(manifest)
+    manifest[CHECKSUM] = _checksum(manifest)
     (path / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _checksum(manifest: dict[str, Any]) -> str:
     """The SHA-256 of everything else in a manifest."""
-    others = {name: value for name, value in manifest.items() if name != _CHECKSUM}
+    others = {name: value for name, value in manifest.items() if name != CHECKSUM}
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
 
@@ -107,7 +108,7 @@ def check(path: Path, manifest: dict[str, Any], kind: type[manifests.FolderManif
         BundleError: what is wrong, and with which file (``bundle_broken``).
     """
     manifests.check(manifest, kind, path / MANIFEST)
-    if manifest.get(_CHECKSUM) != _checksum(manifest):
+    if manifest.get(CHECKSUM) != _checksum(manifest):
         raise BundleError(f"{path / MANIFEST} differs from its checksum", error_type="bundle_broken")
     files: dict[str, dict[str, Any]] = manifest["files"]
     for followed in (path, path / MANIFEST):

@@ -36,7 +36,6 @@ class _Listed:
 class FolderManifest:
     """What every manifest has."""
 
-    schema: str
     files: dict[str, _Listed]
 
 
@@ -172,8 +171,8 @@ class _Graphs:
 class ExportManifest(FolderManifest):
     """What the manifest of every export has; that of one that failed has no more."""
 
+    key: str
     bundle: str
-    versions: dict[str, str]
     failure: _Failure | None
 
 

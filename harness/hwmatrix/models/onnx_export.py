@@ -2,20 +2,17 @@
 
 There are two exporters, because neither exports every model: transformers' own, and ``torch.onnx.export``. The second is called if the
 first made no graph, and if a target chooses between graphs or rejected the first (``runner/exports``). Each result is stored under
-``<cache>/onnx/<bundle key>/<exporter>/``: ``model.onnx`` (and ``model.onnx.data`` if the weights do not fit into one protobuf file)
-and ``manifest.json`` with the SHA-256 of every file; or a manifest with the failure. ``generation/`` and ``generation-openvino/`` hold the
-graphs of a cell that generates (:mod:`hwmatrix.models.generation_export`), ``openvino/`` the graph that OpenVINO converted
-(:mod:`hwmatrix.models.openvino_conversion`). A failure is a result like a graph. A timeout is not: it is recorded for the cells of the same
-run, and the next run calls the exporter again.
+``<cache>/onnx/<bundle key>/<exporter>/``, whose key says what made both (:mod:`hwmatrix.models.provenance`): ``model.onnx`` (and
+``model.onnx.data`` if the weights do not fit into one protobuf file) and ``manifest.json`` with the SHA-256 of every file; or a manifest
+with the failure. ``generation/`` and ``generation-openvino/`` hold the graphs of a cell that generates
+(:mod:`hwmatrix.models.generation_export`), ``openvino/`` the graph that OpenVINO converted (:mod:`hwmatrix.models.openvino_conversion`). A
+failure is a result like a graph. A timeout is not: it is recorded for the cells of the same run, and the next run calls the exporter again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import hashlib
-import importlib.metadata
 import re
 import shutil
 import time
@@ -25,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import BundleError, CellFailure, FactoryError, TimedOutError, UnmakableError, UnsupportedError
-from hwmatrix.models import folder, generation_export, manifests, onnx_exporters, openvino_conversion, openvino_graph
+from hwmatrix.models import folder, generation_export, manifests, onnx_exporters, openvino_conversion, openvino_graph, provenance
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.models.generation_export import GenerationExport
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
 
     from hwmatrix.models.bundle import Bundle
 
-ONNX_SCHEMA: Final = "hwmatrix/onnx/3"
 ONNX_DIR: Final = "onnx"
 _OWN: Final = ".own-"
 """The beginning of the name of a folder in which another process makes an export."""
@@ -53,24 +49,7 @@ TIMED_OUT: Final = "ExporterTimedOut"
 """The ``error_type`` of an exporter that was killed because it ran out of time."""
 KEPT_AXES: Final = "squeezes of longer axes left out"
 """How a cell's ``method`` tells that :func:`onnx_graph.keep_longer_axes` corrected the graph."""
-_PROCESS_DIED: Final = "ExporterDied"
 _OWN_LIMITS: Final = frozenset(f"{kind.__module__}.{kind.__qualname__}" for kind in (FactoryError, UnmakableError))
-_TIMED_OUT_BEFORE: Final = "no end within "
-"""How caches of hwmatrix 0.1 record a timeout: as a process that died, with this beginning of the message."""
-_PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript")
-"""The packages that determine a graph besides the model: another version makes another export."""
-_PACKAGES_OF: Final = dict.fromkeys((FOR_OPENVINO, OPENVINO), ("torch", "transformers", "openvino"))
-"""Those of an export that is no ONNX graph."""
-CODE: Final = Path(__file__).parent
-_MODULES: Final = (
-    *("exporter_imports", "exporter_shortcuts", "generation", "generation_calls", "generation_export", "onnx_exporters", "onnx_extents"),
-    *("onnx_graph", "openvino_graph", "outputs"),
-)
-"""The modules in :data:`CODE` that determine a graph: after a change to one of them, every export is made again."""
-_MODULES_OF: Final = {
-    OPENVINO: ("exporter_shortcuts", "onnx_exporters", "onnx_extents", "openvino_conversion", "openvino_graph", "outputs")
-}
-"""Those of an export that has others."""
 _NO_CONVERSION: Final = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 """How torch.onnx (2.13) reports an operator that it cannot convert to ONNX."""
 _UNDERLINES: Final = re.compile(r"^ +[~^]+\n", re.MULTILINE)
@@ -114,7 +93,7 @@ class OnnxFailure:
     @property
     def timed_out(self) -> bool:
         """Whether it ran out of time. That says nothing about the model: on a less busy machine the export may succeed."""
-        return self.error_type == TIMED_OUT or (self.error_type == _PROCESS_DIED and self.message.startswith(_TIMED_OUT_BEFORE))
+        return self.error_type == TIMED_OUT
 
     @property
     def of_hwmatrix(self) -> bool:
@@ -188,12 +167,13 @@ def _remove_leftovers(exports: Path) -> None:
 
 
 def _kept(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFailure | None:
-    """The result in the cache. A recorded timeout is discarded. Needs the lock."""
-    kept = _cached(bundle, cache, exporter)
-    if isinstance(kept, OnnxFailure) and kept.timed_out:
-        folder.discard(_folder_of(bundle, cache, exporter))
-        return None
-    return kept
+    """The result in the cache. Anything else there is discarded, so that it is not read if making it again fails. Needs the lock."""
+    with contextlib.suppress(BundleError):
+        kept = read_one(bundle, cache, exporter)
+        if not (isinstance(kept, OnnxFailure) and kept.timed_out):
+            return kept
+    folder.discard(_folder_of(bundle, cache, exporter))
+    return None
 
 
 def is_kept(key: str, cache: Path, exporter: str, *, graph: bool = False) -> bool:
@@ -309,15 +289,6 @@ def _folder_of(bundle: Bundle, cache: Path, exporter: str) -> Path:
     return cache / ONNX_DIR / bundle.key / exporter
 
 
-def _cached(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFailure | None:
-    """The result in the cache, if it is intact and made by the versions installed here."""
-    try:
-        manifest = _manifest(bundle, cache, exporter)
-        return read_one(bundle, cache, exporter) if manifest["versions"] == _versions(exporter) else None
-    except BundleError:
-        return None
-
-
 def _read_forward(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
     found = read_one(bundle, cache, exporter)
     assert isinstance(found, OnnxExport | OnnxFailure)  # noqa: S101 - by its name
@@ -366,20 +337,22 @@ def _manifest(bundle: Bundle, cache: Path, exporter: str) -> dict[str, Any]:
     file = _folder_of(bundle, cache, exporter) / MANIFEST
     try:
         manifest: dict[str, Any] = read_json(file.read_bytes())
-        schema, digest, _ = manifest["schema"], manifest["bundle"], manifest["versions"]
+        made_for = manifest["key"], manifest["bundle"]
     except FileNotFoundError as error:
         message = f"there is no ONNX export of this bundle by {exporter} at {file.parent}: exports are made with the bundles"
         raise BundleError(message, error_type="onnx_missing") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{file} is broken: {error!r}", error_type="bundle_broken") from error
-    if schema != ONNX_SCHEMA or digest != bundle.digest:
-        message = f"{file.parent} has version {schema!r} and bundle {digest!r}; expected: {ONNX_SCHEMA!r}, {bundle.digest!r}"
-        raise BundleError(message, error_type="bundle_version")
+    if made_for != (bundle.key, bundle.digest):
+        raise BundleError(f"{file.parent} was made for another bundle than {bundle.path}: make it again", error_type="bundle_version")
     return manifest
 
 
 def _export_now(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFailure:
     """Export now. An exporter's error is recorded, not raised."""
+    if bundle.manifest["identity"]["made_by"] != provenance.made_by():
+        message = f"{bundle.path} was made with other packages than those installed here: make it again"
+        raise BundleError(message, error_type="bundle_version")
 
     def fill(path: Path) -> dict[str, Any]:
         if exporter in EXPORTERS:
@@ -407,10 +380,9 @@ def _publish(bundle: Bundle, cache: Path, exporter: str, fill: Callable[[Path], 
     with folder.replacing(_folder_of(bundle, cache, exporter), "the ONNX export") as partial:
         filled = fill(partial)
         facts = {
-            "schema": ONNX_SCHEMA,
+            "key": bundle.key,
             "bundle": bundle.digest,
             "exporter": exporter,
-            "versions": _versions(exporter),
             "failure": None,
             "seconds": time.perf_counter() - begin,
         }
@@ -419,28 +391,3 @@ def _publish(bundle: Bundle, cache: Path, exporter: str, fill: Callable[[Path], 
 
 def _failure_fields(failure: OnnxFailure) -> dict[str, Any]:
     return {"failure": {"error_type": failure.error_type, "message": failure.message, "traceback": failure.traceback}}
-
-
-def _versions(exporter: str) -> dict[str, str]:
-    """What determines a graph besides the model: the versions of the installed packages, and the checksum of our own code.
-
-    A package that is not installed has the version ``none``: the exporter then fails, which is kept until it is installed.
-    """
-    versions = {name: _version(name) for name in _PACKAGES_OF.get(exporter, _PACKAGES)}
-    return versions | {"hwmatrix": code_checksum(_MODULES_OF.get(exporter, _MODULES))}
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
-
-
-@functools.cache
-def code_checksum(modules: tuple[str, ...] = _MODULES) -> str:
-    """The SHA-256 of the modules of this package that determine a graph."""
-    digest = hashlib.sha256()
-    for name in modules:
-        digest.update((CODE / f"{name}.py").read_bytes())
-    return digest.hexdigest()

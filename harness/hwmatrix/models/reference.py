@@ -14,7 +14,7 @@ from hwmatrix.models.build import RECIPE, build_diffusion, build_from, build_mod
 from hwmatrix.models.diffusion.inputs import diffusion_inputs
 from hwmatrix.models.diffusion.recipes import recipe_of
 from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, adjusted, attempts, modalities
-from hwmatrix.models.factory.rules import digest, override
+from hwmatrix.models.factory.rules import override
 from hwmatrix.models.factory.synthesis import synthesise
 from hwmatrix.models.floors import noise_floors
 from hwmatrix.models.folder import CALIBRATION, EXPECTED, GENERATION, HELD_OUT, INPUTS, MODEL_DIR
@@ -126,7 +126,7 @@ def from_factory(plan: ModelPlan, model_dir: Path) -> tuple[torch.nn.Module, _Te
             failures.append(failure)
             shutil.rmtree(model_dir, ignore_errors=True)
             continue
-        return model, inputs, expected, {"factory": {"level": level, "rules": digest(plan.architecture)}}
+        return model, inputs, expected, {"factory": {"level": level}}
     raise failures[0]
 
 

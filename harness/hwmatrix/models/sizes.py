@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib
-import importlib.metadata
 import json
 import weakref
 from pathlib import Path
@@ -26,11 +25,12 @@ from hwmatrix.models.diffusion.inputs import diffusion_inputs
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.outputs import call_options, flatten_outputs
+from hwmatrix.models.provenance import made_by
 from hwmatrix.records import Dtype, Family, ModelPlan, from_json, to_json
 from hwmatrix.records.strict import STRICT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import torch
 
@@ -39,7 +39,6 @@ FORWARD: Final = "forward"
 """``method`` of a size whose activations come from a forward pass on the meta device."""
 FORMULA: Final = "formula"
 """``method`` of a size whose activations are estimated from the configuration's dimensions."""
-_SCHEMA: Final = "hwmatrix/size/2"  # change it when what is counted changes
 _COMPUTED_AS: Final = {
     Dtype.A16W8: Dtype.FLOAT16,
     Dtype.A8W8: Dtype.FLOAT16,
@@ -105,7 +104,7 @@ def model_size(plan: ModelPlan, dtype: Dtype = Dtype.FLOAT32, *, cache: Path | N
 
 
 @functools.lru_cache(maxsize=256)
-def _cached_size(key: str, plan: str, dtype: Dtype) -> ModelSize:  # noqa: ARG001 - the key covers a folder's content as well
+def _cached_size(key: str, plan: str, dtype: Dtype) -> ModelSize:  # noqa: ARG001 - the key covers a folder's files as well
     """The size of a plan, which is passed as JSON because it is not hashable."""
     try:
         import torch  # noqa: F401
@@ -315,25 +314,22 @@ def _by_dimensions(model: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[int,
 
 def _key(plan: ModelPlan, dtype: Dtype) -> str:
     """A checksum of everything that determines a size."""
+    config: dict[str, Any] = plan.config
+    files: dict[str, int] = {}
+    if plan.weights not in {RECIPE, HUB}:
+        checkpoint = inspect(Path(plan.weights))
+        config, files = checkpoint.config, {file.name: file.stat().st_size for file in checkpoint.weights}
     identity = {
-        "schema": _SCHEMA,
         "architecture": plan.architecture,
         "model_class": plan.model_class,
-        "config": plan.config if plan.weights == RECIPE else inspect_config(Path(plan.weights)) if plan.weights != HUB else None,
+        "config": config,
+        "files": files,
         "batch": plan.batch,
         "sequence_length": plan.sequence_length,
         "dtype": dtype.value,
-        "versions": dict(_versions()),
+        "made_by": made_by(),
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-
-
-def _versions() -> Iterator[tuple[str, str | None]]:
-    for name in ("torch", "transformers"):
-        try:
-            yield name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            yield name, None
 
 
 def _write_cache(file: Path, size: ModelSize) -> None:

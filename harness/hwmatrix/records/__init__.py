@@ -9,7 +9,6 @@ from hwmatrix.records.knowledge import Basis, Classification, Requirements, Size
 from hwmatrix.records.measured import Column, Measured, measured_columns
 from hwmatrix.records.operators import OperatorResult
 from hwmatrix.records.plans import (
-    BUNDLE_SCHEMA,
     PLAN_SCHEMA,
     RUNTIME_S_THREADS,
     TYPE_PREFIX,
@@ -45,7 +44,6 @@ from hwmatrix.records.vocabulary import (
 )
 
 __all__ = [
-    "BUNDLE_SCHEMA",
     "PLAN_SCHEMA",
     "RUNTIME_S_THREADS",
     "TYPE_PREFIX",

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PLAN_SCHEMA: Final = "hwmatrix/plan/1"
-BUNDLE_SCHEMA: Final = "hwmatrix/bundle/7"
 _GENERATIVE: Final = re.compile(
     "(CausalLM|LMHeadModel|ConditionalGeneration|EncoderDecoderModel|GenerationDecoder|MTModel|SpeechToText|Text2Text)$"
 )
@@ -129,7 +128,8 @@ class ModelPlan:
     ``architecture`` alone), ``hub`` (``hub_id`` at ``revision``) or a local folder's path. ``selector`` is the value of ``--models``
     that selects it again. ``unbuildable`` states why the model cannot be built; then nothing is tried. ``batch_asked`` says that the
     user set ``batch``, and matrix.yaml has another; ``memory_asked`` the same of the limit of its cells. ``new_tokens`` is how many its
-    bundle's prompts generate; 0: no prompts. ``prompt_lengths`` are the tokens of further prompts, ascending.
+    bundle's prompts generate; 0: no prompts. ``prompt_lengths`` are the tokens of further prompts, ascending. ``limits`` are those of
+    making its bundle and of each of its exports, whichever targets are selected: the largest of a cell's on any target of matrix.yaml.
     """
 
     name: str
@@ -150,6 +150,7 @@ class ModelPlan:
     sequence_length: int = 16
     new_tokens: int = 0
     prompt_lengths: tuple[int, ...] = ()
+    limits: Limits = Limits(timeout_s=120.0, memory_mb=4096)
     role: Role = Role.MODEL
     unbuildable: str | None = None
     matrix_line: int | None = None
@@ -176,7 +177,8 @@ class TargetPlan:
 
     ``devices`` are device nodes that its container gets; ``gpus`` requests the GPUs from the container toolkit. ``isolation`` is
     that of the run, except for a target that is always native. ``onnx``, ``forward_export`` and ``generation_export`` are copied from the
-    backend, which need not be installed where bundles are built; ``forward_export`` not if an option of the target asks for another graph.
+    backend, which need not be installed where bundles are built. If an option of the target asks for one of the ONNX exports,
+    ``forward_export`` is that one and ``onnx`` none; if it asks for a graph that cells make, ``forward_export`` is None.
     """
 
     name: str

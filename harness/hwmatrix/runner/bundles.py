@@ -17,7 +17,7 @@ from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import CellFailure
 from hwmatrix.models.bundle import bundle_key, find_or_build, find_or_take
 from hwmatrix.models.canary import canary_plans
-from hwmatrix.records import Isolation, Limits, ModelKey, ModelPlan, Plan, Role, Size
+from hwmatrix.records import Isolation, ModelKey, ModelPlan, Plan, Role, Size
 from hwmatrix.runner import exports
 from hwmatrix.runner.crew import Crew, Done, at_once
 from hwmatrix.runner.endings import describe, load
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hwmatrix.models.bundle import Bundle
+    from hwmatrix.records import Limits
     from hwmatrix.runner.forked import End
 
 INDEX: Final = "bundles.json"
 INDEX_SCHEMA: Final = "hwmatrix/bundle-index/2"
-_CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
 _TRAINING: Final = 4
-"""How many of its cell's time limits the training of a model may take."""
+"""How many of its time limits the training of a model may take."""
 _TRIES: Final = 6
 """Steps that each get a model's time limit in turn: its bundle, each of two exporters, and each of three exports of other kinds."""
 _UNFINISHED: Final = "bundle_unfinished"
@@ -120,12 +120,11 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
     unfinished bundle or export is retried once after all others; the outcome of the retry counts.
     """
     plan = order.plan
-    limits = {cell.model_key: cell.limits for cell in plan.cells}
     models = order.chosen
     found: dict[int, BundleEntry] = {}
     wanted = _exports_of(order)
     run = functools.partial(run_owning, restricted=plan.isolation is Isolation.CONTAINER)
-    work = functools.partial(_build_and_export, run, order.cache, [(model, _limit_of(model, limits), wanted(model)) for model in models])
+    work = functools.partial(_build_and_export, run, order.cache, [(model, wanted(model)) for model in models])
     size = min(at_once(order.at_once, 1), len(models))
     unfinished: list[int] = []
 
@@ -134,8 +133,7 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
 
     def patience(number: int) -> float:
         """A bundle and each of its exports may take as long as their limits say."""
-        limit = _limit_of(of(number), limits)
-        return _limit_of_bundle(of(number), limit).timeout_s + (_TRIES - 1) * limit.timeout_s
+        return _limit_of_bundle(of(number)).timeout_s + (_TRIES - 1) * of(number).limits.timeout_s
 
     with Crew(work, size=size, patience=patience) as crew:
         for done in crew.do(range(len(models)), lambda number: _emit_started(of(number))):
@@ -153,24 +151,20 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
     return entries
 
 
-def _limit_of(model: ModelPlan, limits: dict[ModelKey, Limits]) -> Limits:
-    return limits.get(model.key, _CANARY_LIMITS)
-
-
-def _limit_of_bundle(model: ModelPlan, limits: Limits) -> Limits:
+def _limit_of_bundle(model: ModelPlan) -> Limits:
     """The limits of a bundle. Training takes longer than anything that a cell does, and how long depends on the processor."""
-    return dataclasses.replace(limits, timeout_s=_TRAINING * limits.timeout_s) if model.trained else limits
+    return dataclasses.replace(model.limits, timeout_s=_TRAINING * model.limits.timeout_s) if model.trained else model.limits
 
 
 def _build_and_export(
-    run: exports.Run, cache: Path, models: list[tuple[ModelPlan, Limits, exports.Wanted]], number: int, closing: tuple[int, ...]
+    run: exports.Run, cache: Path, models: list[tuple[ModelPlan, exports.Wanted]], number: int, closing: tuple[int, ...]
 ) -> dict[str, Any]:
     """Build one bundle and its exports, each in a child process; return their outcome. Numbers past the last model are retries."""
     again, index = divmod(number, len(models))
-    model, limits, wanted = models[index]
+    model, wanted = models[index]
     run = functools.partial(run, closing=closing)
-    entry, bundle = _find_or_build(model, cache, run, _limit_of_bundle(model, limits), again=bool(again))
-    told = exports.export(bundle, cache, limits, wanted, run, again=bool(again)) if bundle is not None else []
+    entry, bundle = _find_or_build(model, cache, run, _limit_of_bundle(model), again=bool(again))
+    told = exports.export(bundle, cache, model.limits, wanted, run, again=bool(again)) if bundle is not None else []
     return {"entry": dataclasses.asdict(entry), "exports": told}
 
 

@@ -13,7 +13,7 @@ import importlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.basics.cache_folder import needed_cache_folder
+from hwmatrix.basics.cache_folder import bundles_folder, needed_cache_folder
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import UnavailableError, UnsupportedError
 from hwmatrix.knowledge.fallback import AttemptPlan, FallbackReport, Tried, next_attempt, report_of
@@ -259,7 +259,7 @@ class ModelUnderTest:
 def model_under_test(plan: ModelPlan, place: Place, *, pool: ResourcePool, cache: Path) -> Iterator[ModelUnderTest]:
     """A model on a device, for the length of a ``with`` block.
 
-    The bundle comes from ``cache``, and is built if missing; a PyTorch model comes from ``pool``.
+    The bundle comes from ``cache`` (``basics.cache_folder``), and is built if missing; a PyTorch model comes from ``pool``.
 
     Raises:
         UnavailableError: the hardware, driver, runtime or enough memory is missing, with the reason.
@@ -268,9 +268,9 @@ def model_under_test(plan: ModelPlan, place: Place, *, pool: ResourcePool, cache
         UnsupportedError: the pool moved the model to other hardware for a reason other than memory.
     """
     device_name = place.check()
-    bundle = find_or_build(hub.resolve(plan, cache), cache)
+    bundle = find_or_build(hub.resolve(plan, cache), bundles_folder(cache))
     if place.takes_onnx:
-        export_all(bundle, cache)
+        export_all(bundle, bundle.path.parent)
     name = f"{plan.name} {bundle.digest[:12]}"
     make = functools.partial(_module if place.is_torch else _prepared, place, bundle)
     with pool.lease(plan.family.value, name, make, place.preferences, dtype=place.dtype.value) as runtime:

@@ -15,6 +15,7 @@ import jinja2
 import pytest
 
 from hwmatrix.app.clearing import clear_cached
+from hwmatrix.basics.cache_folder import bundles_folder
 from hwmatrix.classifier.answers import template_for
 from hwmatrix.errors import ConfigError
 from hwmatrix.generate import model_tests as generate
@@ -27,7 +28,7 @@ from hwmatrix.knowledge.requirements import RequirementsError
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.matrix.spec import VariantSpec
-from hwmatrix.models.bundle import recipe_identity
+from hwmatrix.models.bundle import plan_part
 from hwmatrix.records import Basis, Dtype, Family, ModelPlan, Requirements, Size
 
 SPEC = load(Path(__file__).parents[3] / "matrix.yaml").spec
@@ -361,20 +362,19 @@ def test_text_cannot_break_out_of_comments_and_docstrings() -> None:
 
 def test_clearing_removes_only_the_bundles_of_the_model(tmp_path: Path) -> None:
     wanted, other = model_plan("bert", SPEC, Size.TINY), model_plan("gpt2", SPEC, Size.TINY)
-    fields = ("architecture", "model_class", "seed", "config", "batch", "sequence_length")
     for key, plan, version in (("a", wanted, "2.1"), ("b", wanted, "2.2"), ("c", other, "2.1"), ("d", None, "")):
-        folder = tmp_path / (key * 64)
-        folder.mkdir()
+        folder = bundles_folder(tmp_path) / (key * 64)
+        folder.mkdir(parents=True)
         identity = {}
         if plan is not None:
-            identity = {name: getattr(plan, name) for name in fields}
-            identity |= {"role": "model", "weights": recipe_identity(plan), "versions": {"torch": version}}
+            of = dataclasses.replace(plan, new_tokens=8) if key == "b" else plan
+            identity = json.loads(plan_part(of)) | {"weights": plan.weights, "made_by": {"versions": {"torch": version}}}
         (folder / "manifest.json").write_text(json.dumps({"identity": identity}), encoding="utf-8")
-    exports = tmp_path / "onnx" / ("a" * 64) / "torch"
+    exports = bundles_folder(tmp_path) / "onnx" / ("a" * 64) / "torch"
     exports.mkdir(parents=True)
     (exports / "model.onnx").write_bytes(b"x")
     assert [path.name[0] for path in clear_cached(wanted, tmp_path)] == ["a", "b"]
-    assert sorted(path.parent.name[0] for path in tmp_path.glob("*/manifest.json")) == ["c", "d"]
+    assert sorted(path.parent.name[0] for path in tmp_path.glob("bundles/*/manifest.json")) == ["c", "d"]
     assert not exports.exists()
     assert clear_cached(wanted, tmp_path) == []
     assert clear_cached(wanted, tmp_path / "nothing") == []

@@ -40,7 +40,7 @@ def put(bundles: Path, number: int, of: ModelPlan, *, age_days: int, mib: int = 
     """Write a bundle of a plan, with a given age and size."""
     folder = bundles / f"{number:064x}"
     folder.mkdir(parents=True)
-    identity = json.loads(plan_part(of)) | {"schema": "hwmatrix/bundle/2", "weights": "recipe", "versions": {"torch": "2.13.0"}}
+    identity = json.loads(plan_part(of)) | {"weights": "recipe", "made_by": {}}
     return _filled(folder, {"identity": identity}, age_days, mib)
 
 
@@ -93,7 +93,7 @@ def test_a_bundle_of_another_recipe_of_a_needed_model_is_removed(bundles: Path, 
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("manifest", ["{", "{}", "[]", '{"identity": null}', '{"identity": {"schema": "hwmatrix/bundle/1"}}'])
+@pytest.mark.parametrize("manifest", ["{", "{}", "[]", '{"identity": null}', '{"identity": {"architecture": "bert"}}'])
 def test_a_bundle_without_a_readable_manifest_can_be_removed(bundles: Path, manifest: str) -> None:
     folder = put(bundles, 1, make.model_plan(), age_days=1)
     (folder / "manifest.json").write_text(manifest, encoding="utf-8")

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory_plans as make
 import pytest
@@ -9,11 +10,12 @@ import pytest
 from hwmatrix.errors import ConfigError, NothingSelectedError
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan, replan
-from hwmatrix.records import Axes, Dtype, Execution, Isolation, Limits, Plan, Size, plan_from_json, to_json
+from hwmatrix.records import Axes, Dtype, Execution, Isolation, Limits, Plan, Size, cell_command, plan_from_json, to_json
+from hwmatrix.records.backends import OnnxUse, descriptors
+from hwmatrix.runner import exports
+from hwmatrix.targets.onnx.descriptor import EXPORTERS
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+ROOT = Path(__file__).resolve().parents[3]
 FACTS = RunFacts(
     run_id="r1", created_at="2026-01-02T03:04:05", command="hwmatrix matrix", hwmatrix_version="0.1", commit="abc", isolation=Isolation.VENV
 )
@@ -158,6 +160,33 @@ def test_models_outside_matrix_yaml_run_alone_and_with_others(matrix: LoadedMatr
     assert planned(matrix, extra=extra, models=("vit",)) == ["vit/tiny", "mine/tiny"]
     assert planned(matrix, extra=extra, architectures=("mine",)) == ["mine/tiny"]
     assert planned(matrix, extra=extra, suite="smoke") == ["vit/tiny", "bert/tiny", "mine/tiny"]
+
+
+def test_what_a_cell_is_and_how_its_bundle_is_made_do_not_depend_on_the_other_targets() -> None:
+    """So the command of a single cell repeats it, with the limits under which its exports were made."""
+    shipped = load(ROOT / "matrix.yaml")
+    whole = make_plan(shipped, Selection(targets=tuple(shipped.spec.targets)), FACTS)
+    assert len({cell.limits.timeout_s for cell in whole.cells if cell.size is Size.TINY}) > 1, "else this test says nothing"
+    for target in whole.targets:
+        alone = make_plan(shipped, Selection(targets=(target.name,)), FACTS)
+        assert alone.cells == tuple(cell for cell in whole.cells if cell.target == target.name)
+        assert alone.models == tuple(model for model in whole.models if any(cell.model_key == model.key for cell in alone.cells))
+        assert alone.targets == (target,)
+        for cell in alone.cells:
+            model = alone.model_of(cell)
+            assert model.limits.timeout_s >= cell.limits.timeout_s
+            assert cell_command(model, cell, alone) == cell_command(model, cell, whole)
+
+
+@pytest.mark.parametrize("backend", [each.name for each in descriptors() if each.onnx is not OnnxUse.NONE])
+@pytest.mark.parametrize("export", EXPORTERS)
+def test_a_target_that_names_an_onnx_export_gets_that_one_alone(tmp_path: Path, backend: str, export: str) -> None:
+    target = f"one: {{backend: {backend}, image: onnxruntime, execution: emulated, options: {{export: {export}}}}}"
+    (tmp_path / "matrix.yaml").write_text(TEXT.replace("targets:", f"targets:\n  {target}"), encoding="utf-8")
+    plan = make_plan(load(tmp_path / "matrix.yaml"), Selection(targets=("one",), models=("bert",)), FACTS)
+    assert exports.wanted(plan) == set()
+    assert exports.wanted_by_name(plan) == {plan.models[0].key: (export,)}
+    assert exports.of_canaries(plan) == (export,)
 
 
 def test_a_model_s_limits_and_settings_override_those_of_its_size(matrix: LoadedMatrix) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from hwmatrix.errors import BundleError, FactoryError
 from hwmatrix.models import bundle, folder, reference
-from hwmatrix.models.bundle import bundle_key, find, find_or_build, find_or_take, verify
+from hwmatrix.models.bundle import Bundle, bundle_key, find_or_build, find_or_take, verify
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import Family, ModelPlan, Role, Size
 
@@ -31,9 +31,18 @@ PLAN = ModelPlan(
 )
 
 
+def installed(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    def version(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+
 @pytest.fixture(autouse=True)
 def _versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", {"torch": "1", "transformers": "2"}.__getitem__)
+    installed(monkeypatch, torch="1", transformers="2")
 
 
 @pytest.fixture
@@ -60,6 +69,18 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return built
 
 
+def find(plan: ModelPlan, cache: Path) -> Bundle | None:
+    """The bundle that is used; None: it would have to be built."""
+
+    def build(_own: Path) -> None:
+        raise LookupError
+
+    try:
+        return find_or_take(plan, cache, build)
+    except LookupError:
+        return None
+
+
 def test_key_depends_on_everything_that_determines_the_content() -> None:
     changes: list[dict[str, Any]] = [
         {"seed": 1},
@@ -69,6 +90,7 @@ def test_key_depends_on_everything_that_determines_the_content() -> None:
         {"model_class": "BertModel"},
         {"architecture": "roberta"},
         {"role": Role.CANARY_WRONG},
+        {"trained": True},
     ]
     keys = {bundle_key(dataclasses.replace(PLAN, **change)) for change in changes}
     assert len(keys | {bundle_key(PLAN)}) == len(changes) + 1
@@ -80,9 +102,11 @@ def test_key_does_not_depend_on_labels() -> None:
 
 
 def test_key_depends_on_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = bundle_key(PLAN)
-    monkeypatch.setattr(importlib.metadata, "version", {"torch": "1", "transformers": "3"}.__getitem__)
-    assert bundle_key(PLAN) != before
+    keys = {bundle_key(PLAN)}
+    for versions in ({"transformers": "3"}, {"openvino": "1"}, {"onnx": "1"}, {"onnxscript": "1"}):
+        installed(monkeypatch, **{"torch": "1", "transformers": "2", **versions})
+        keys.add(bundle_key(PLAN))
+    assert len(keys) == 5
 
 
 def test_key_of_a_folder_depends_on_its_content(tmp_path: Path) -> None:
@@ -104,10 +128,7 @@ def test_hub_weights_have_no_key_before_they_are_fetched() -> None:
 
 
 def test_without_torch_the_key_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", missing)
+    installed(monkeypatch)
     with pytest.raises(FactoryError, match="reference image"):
         bundle_key(PLAN)
 
@@ -150,9 +171,14 @@ def test_what_root_makes_belongs_to_the_owner_of_the_cache(tmp_path: Path, build
     assert builds == ["bert"]
 
 
-def test_two_caches_build_the_same_bundle(tmp_path: Path, builds: list[str]) -> None:
-    assert find_or_build(PLAN, tmp_path / "a").digest == find_or_build(PLAN, tmp_path / "b").digest
-    assert len(builds) == 2
+def test_two_caches_build_the_same_bundle(tmp_path: Path, builds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (find_or_build(PLAN, tmp_path / name) for name in "ab")
+    assert (first.key, first.digest) == (second.key, second.digest)
+    installed(monkeypatch, torch="2", transformers="2")
+    third = find_or_build(PLAN, tmp_path / "a")
+    assert third.key != first.key
+    assert third.digest == first.digest, "the content is the same, whichever version made it"
+    assert len(builds) == 3
 
 
 def _tamper(path: Path) -> None:
@@ -189,8 +215,9 @@ def _empty(path: Path) -> None:
     (path / "manifest.json").write_text("[]", encoding="utf-8")
 
 
-def _other_version(path: Path) -> None:
-    _edit(path, schema="hwmatrix/bundle/0")
+def _other_code(path: Path) -> None:
+    identity = json.loads((path / "manifest.json").read_text(encoding="utf-8"))["identity"]
+    _edit(path, identity=identity | {"made_by": identity["made_by"] | {"code": "0" * 64}})
 
 
 def _other_recipe(path: Path) -> None:
@@ -215,7 +242,7 @@ DAMAGES = {
     _half: "manifest.json",
     _garble: "manifest.json",
     _empty: "manifest.json",
-    _other_version: "hwmatrix/bundle/0",
+    _other_code: "another version of hwmatrix",
     _other_recipe: "manifest.json",
     _other_number: "manifest.json differs from its checksum",
 }

@@ -15,7 +15,6 @@ from hwmatrix.models.bundle import Bundle
 FILE = Path("/x/manifest.json")
 FLOORS = {"float32": {"outputs": {"logits": 1e-7}}, "float16": {"outputs": None, "overflows": True}}
 BUNDLE: dict[str, Any] = {
-    "schema": "hwmatrix/bundle/7",
     "files": {"inputs.safetensors": {"size": 1, "sha256": "0" * 64}},
     "key": "k",
     "identity": {"weights": "recipe"},
@@ -28,7 +27,7 @@ BUNDLE: dict[str, Any] = {
     "training": {"task": "copy", "detail": "task copy", "answers": {"kind": "tokens", "outputs": ["logits"], "blank": None, "own": False}},
     "generation": {"prompts": ["short"], "free": [], "passes": True, "floors": FLOORS},
 }
-EXPORT: dict[str, Any] = {"schema": onnx_export.ONNX_SCHEMA, "files": {}, "bundle": "d", "versions": {}, "seconds": 1.5}
+EXPORT: dict[str, Any] = {"files": {}, "key": "key", "bundle": "d", "seconds": 1.5}
 FORWARD = EXPORT | {"failure": None, "inputs": ["input_ids"], "outputs": ["logits", None], "opset": 20, "fixed": []}
 PAST = {"name": "input.past", "own": "past", "shape": [None, 4], "dtype": "float32", "state": True}
 DECODE = {"file": "decode.onnx", "inputs": [PAST], "outputs": {"logits": "logits"}}
@@ -91,7 +90,7 @@ def test_a_whole_manifest_and_one_with_more_are_read(kind: str) -> None:
         ("bundle", "model_class", "\ud800"),
         ("forward", "inputs", None),
         ("forward", "outputs.0", 1),
-        ("forward", "versions", []),
+        ("forward", "key", 1),
         ("generation", "graphs", []),
         ("generation", "graphs", {"prefill": DECODE}),
         ("generation", "graphs.decode.inputs.0", {"name": "x"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
-from hwmatrix.models import folder, onnx_export, openvino_conversion
+from hwmatrix.models import folder, onnx_export, openvino_conversion, provenance
 from hwmatrix.models.bundle import Bundle
 from hwmatrix.models.onnx_export import (
     OPENVINO,
@@ -54,13 +55,12 @@ class Exporters:
 def exporters(monkeypatch: pytest.MonkeyPatch) -> Exporters:
     made = Exporters()
     monkeypatch.setattr(onnx_export, "EXPORTERS", {name: made.named(name) for name in ("transformers", "torch")})
-    monkeypatch.setattr(onnx_export, "_versions", lambda _: {"torch": "1"})
     return made
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Bundle:
-    return Bundle(path=tmp_path / "key", key="key", digest="d1", manifest={})
+    return Bundle(path=tmp_path / "key", key="key", digest="d1", manifest={"identity": {"made_by": provenance.made_by()}})
 
 
 def place(bundle: Bundle, exporter: str = "torch") -> Path:
@@ -79,8 +79,7 @@ def test_exports_are_stored_with_their_names_and_read_again(bundle: Bundle, tmp_
     assert first.seconds >= 0
     assert read_all(bundle, tmp_path) == made
     manifest = json.loads((place(bundle) / "manifest.json").read_text())
-    assert manifest["schema"] == "hwmatrix/onnx/3"
-    assert (manifest["bundle"], manifest["exporter"], list(manifest["files"])) == ("d1", "torch", ["model.onnx"])
+    assert (manifest["key"], manifest["bundle"], manifest["exporter"], list(manifest["files"])) == ("key", "d1", "torch", ["model.onnx"])
 
 
 def test_a_complete_export_is_not_repeated(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
@@ -125,7 +124,7 @@ def test_what_an_interrupted_export_left_is_removed_and_a_running_one_stays(expo
     left.mkdir(parents=True)
     running.mkdir()
     with onnx_export.locked("running", tmp_path, "torch"):
-        keep_failure(bundle, tmp_path, LATE[0])
+        keep_failure(bundle, tmp_path, LATE)
         assert running.exists()
         assert not left.exists()
     assert exporters.calls == []
@@ -171,26 +170,20 @@ def test_the_failure_of_a_killed_exporter_can_be_stored(bundle: Bundle, tmp_path
     assert export_one(bundle, tmp_path, "torch") == died
 
 
-LATE = [
-    OnnxFailure(exporter="torch", error_type=onnx_export.TIMED_OUT, message="no end within 120 s; the load was 3.0 a core", traceback=None),
-    OnnxFailure(exporter="torch", error_type="ExporterDied", message="no end within 120 s", traceback=None),  # the format of caches of 0.1
-]
+LATE = OnnxFailure(exporter="torch", error_type=onnx_export.TIMED_OUT, message="no end within 120 s; the load was 3.0", traceback=None)
 
 
-@pytest.mark.parametrize("late", LATE, ids=["now", "of 0.1"])
-def test_a_timeout_counts_for_the_cells_of_its_run_but_not_for_the_next_run(
-    exporters: Exporters, bundle: Bundle, tmp_path: Path, late: OnnxFailure
-) -> None:
+def test_a_timeout_counts_for_the_cells_of_its_run_but_not_for_the_next_run(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
     exporters.failing["transformers"] = ValueError("no way")
     export_one(bundle, tmp_path, "transformers")
-    keep_failure(bundle, tmp_path, late)
+    keep_failure(bundle, tmp_path, LATE)
     told = read_all(bundle, tmp_path)
-    assert told[1] == late
+    assert told[1] == LATE
     assert not is_kept("key", tmp_path, "torch")
     failed = no_graph([failure for failure in told if isinstance(failure, OnnxFailure)])
     assert (failed.status, failed.error_type) == ("timeout", "export_timeout")
     assert "no exporter made an ONNX graph" not in str(failed)
-    assert late.message in str(failed)
+    assert LATE.message in str(failed)
     made = export_one(bundle, tmp_path, "torch")
     assert isinstance(made, OnnxExport)
     assert read_all(bundle, tmp_path)[1] == made
@@ -198,7 +191,7 @@ def test_a_timeout_counts_for_the_cells_of_its_run_but_not_for_the_next_run(
 
 
 def test_an_attempt_without_a_result_replaces_a_timeout(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
-    keep_failure(bundle, tmp_path, LATE[0])
+    keep_failure(bundle, tmp_path, LATE)
     exporters.failing["torch"] = MemoryError()
     with pytest.raises(MemoryError):
         export_one(bundle, tmp_path, "torch")
@@ -209,81 +202,35 @@ def test_an_attempt_without_a_result_replaces_a_timeout(exporters: Exporters, bu
 
 def test_after_a_graph_a_timeout_is_not_retried(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
     made = export_one(bundle, tmp_path, "transformers")
-    keep_failure(bundle, tmp_path, LATE[0])
+    keep_failure(bundle, tmp_path, LATE)
     assert read_all(bundle, tmp_path) == (made,)
     assert exporters.calls == ["transformers"]
 
 
 def test_beside_a_timeout_no_operator_is_reported_as_missing() -> None:
-    found = no_graph([failure("transformers", TORCH_SAYS), LATE[0]])
+    found = no_graph([failure("transformers", TORCH_SAYS), LATE])
     assert isinstance(found, TimedOutError)
     assert "aten.lgamma" in str(found)
 
 
-def test_other_code_of_our_own_repeats_the_export(
-    exporters: Exporters, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onnx_export, "_versions", lambda _: {"hwmatrix": onnx_export.code_checksum()})
-    export_one(bundle, tmp_path, "torch")
-    export_one(bundle, tmp_path, "torch")
-    assert exporters.calls == ["torch"]
-    own = tmp_path / "code"
-    shutil.copytree(onnx_export.CODE, own)
-    with (own / "onnx_graph.py").open("a") as module:
-        module.write("# changed\n")
-    monkeypatch.setattr(onnx_export, "CODE", own)
-    onnx_export.code_checksum.cache_clear()
-    export_one(bundle, tmp_path, "torch")
-    onnx_export.code_checksum.cache_clear()
-    assert exporters.calls == ["torch", "torch"]
+def test_an_export_is_made_only_by_what_made_its_bundle(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder is named by the bundle's key, which says what made both."""
+    monkeypatch.setattr(provenance, "made_by", lambda: {"code": "0", "versions": {}})
+    with pytest.raises(BundleError, match="other packages"):
+        export_one(bundle, tmp_path, "torch")
+    assert not is_kept("key", tmp_path, "torch")
 
 
-def test_an_openvino_graph_is_made_again_only_after_a_change_to_its_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = tmp_path / "code"
-    shutil.copytree(onnx_export.CODE, own)
-    monkeypatch.setattr(onnx_export, "CODE", own)
-    monkeypatch.setattr(onnx_export.importlib.metadata, "version", lambda _: "1")
-
-    def versions() -> list[dict[str, str]]:
-        onnx_export.code_checksum.cache_clear()
-        return [onnx_export._versions(exporter) for exporter in ("transformers", OPENVINO)]
-
-    begin = versions()
-    (own / "onnx_graph.py").write_text("# changed")
-    of_onnx, of_openvino = versions()
-    assert of_onnx != begin[0]
-    assert of_openvino == begin[1]
-    (own / "openvino_conversion.py").write_text("# changed")
-    still, changed = versions()
-    assert still == of_onnx
-    assert changed != begin[1]
-    onnx_export.code_checksum.cache_clear()
-
-
-def test_a_reference_image_without_openvino_keeps_a_failure_until_it_has_it(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cell then converts its model itself."""
-    installed: dict[str, str] = {"torch": "1", "transformers": "1"}
-
-    def version(name: str) -> str:
-        if name not in installed:
-            raise onnx_export.importlib.metadata.PackageNotFoundError(name)
-        return installed[name]
-
-    def missing(*_: Any) -> dict[str, Any]:
-        raise ModuleNotFoundError("No module named 'openvino'")
-
-    monkeypatch.setattr(onnx_export.importlib.metadata, "version", version)
-    monkeypatch.setattr(openvino_conversion, "make", missing)
-    failed = export_one(bundle, tmp_path, OPENVINO)
-    assert isinstance(failed, OnnxFailure)
-    assert (failed.error_type, read_openvino(bundle, tmp_path)) == ("builtins.ModuleNotFoundError", None)
-    monkeypatch.setattr(openvino_conversion, "make", converted)
-    assert export_one(bundle, tmp_path, OPENVINO) == failed
-    installed["openvino"] = "1"
-    assert export_one(bundle, tmp_path, OPENVINO) == read_openvino(bundle, tmp_path)
-    assert read_openvino(bundle, tmp_path) is not None
+def test_a_stale_export_is_not_read_after_a_failed_attempt(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+    export_all(bundle, tmp_path)
+    other = dataclasses.replace(bundle, digest="d2")
+    exporters.failing["torch"] = MemoryError()
+    with pytest.raises(MemoryError):
+        export_one(other, tmp_path, "torch")
+    with pytest.raises(BundleError) as caught:
+        read_all(other, tmp_path, only="torch")
+    assert caught.value.error_type == "onnx_missing"
+    assert not is_kept("key", tmp_path, "torch")
 
 
 def converted(_: Bundle, folder: Path) -> dict[str, Any]:
@@ -321,14 +268,6 @@ def test_a_conversion_that_failed_leaves_no_graph_and_is_not_tried_again(
     monkeypatch.setattr(openvino_conversion, "make", converted)
     assert export_one(bundle, tmp_path, OPENVINO) == failed
     assert read_openvino(bundle, tmp_path) is None
-
-
-def test_other_versions_repeat_the_export(exporters: Exporters, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    export_one(bundle, tmp_path, "torch")
-    monkeypatch.setattr(onnx_export, "_versions", lambda _: {"torch": "2"})
-    export_one(bundle, tmp_path, "torch")
-    assert exporters.calls == ["torch", "torch"]
-    assert json.loads((place(bundle) / "manifest.json").read_text())["versions"] == {"torch": "2"}
 
 
 def damage_graph(path: Path) -> None:
@@ -374,10 +313,13 @@ def test_a_damaged_export_is_refused_and_repeated(exporters: Exporters, bundle: 
 @pytest.mark.usefixtures("exporters")
 def test_an_export_of_another_bundle_is_refused(bundle: Bundle, tmp_path: Path) -> None:
     export_all(bundle, tmp_path)
-    other = Bundle(path=bundle.path, key="key", digest="d2", manifest={})
-    with pytest.raises(BundleError, match="d2") as caught:
-        read_all(other, tmp_path)
-    assert caught.value.error_type == "bundle_version"
+    for changes in ({"digest": "d2"}, {"key": "other"}):
+        other = dataclasses.replace(bundle, **changes)
+        if other.key != bundle.key:
+            shutil.copytree(tmp_path / "onnx" / "key", tmp_path / "onnx" / other.key)
+        with pytest.raises(BundleError, match="another bundle") as caught:
+            read_all(other, tmp_path)
+        assert caught.value.error_type == "bundle_version"
 
 
 @pytest.mark.usefixtures("exporters")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import hwmatrix
+from hwmatrix.basics.cache_folder import bundles_folder
 from hwmatrix.host.base_image import MADE_TAG
 from hwmatrix.host.run_folder import OPERATORS, RUNS, SURVEYS, RunFolder, worker
 from hwmatrix.host.venvs import MARKER
@@ -28,7 +29,6 @@ _OURS: Final = "hwmatrix "
 _NAMES: Final = "hwmatrix/"
 _NONE: Final = "<none>"
 _KEY: Final = re.compile(r"[0-9a-f]{16,64}")
-BUNDLES: Final = "bundles"
 VENVS: Final = "venvs"
 _LAYERS: Final = "lib/python*/site-packages/hwmatrix-layers.pth"
 
@@ -123,14 +123,14 @@ def _below(folder: Path, root: Path) -> tuple[str, ...]:
 
 def bundles(cache: Path) -> list[Item]:
     """List the bundles, by their manifests."""
-    root = cache / BUNDLES
+    root = bundles_folder(cache)
     folders = [folder for folder in _folders(root) if _KEY.fullmatch(folder.name) and (folder / MANIFEST).is_file()]
     return [_item(Kind.BUNDLE, folder.name, folder, _used(folder / MANIFEST)) for folder in folders]
 
 
 def exports(cache: Path) -> list[Item]:
     """List the ONNX exports: one folder per exporter, in the folder of their bundle."""
-    root = cache / BUNDLES / ONNX_DIR
+    root = bundles_folder(cache) / ONNX_DIR
     folders = [folder for above in _folders(root) if _KEY.fullmatch(above.name) for folder in _folders(above) if folder.name in EXPORTS]
     return [_item(Kind.EXPORT, f"{folder.parent.name}/{folder.name}", folder, _newest(folder)) for folder in folders]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.resources
 from typing import Annotated, Any, Final
 
@@ -51,12 +50,6 @@ def recipe_of(model_class: str) -> DiffusionRecipe:
     """The recipe of a class. A class without one has an empty recipe: its defaults, and inputs that follow from them."""
     found = (recipe for recipe in recipes().values() if recipe.model_class == model_class)
     return next(found, None) or pydantic.TypeAdapter(DiffusionRecipe).validate_python({"class": model_class})
-
-
-@functools.cache
-def digest(model_class: str) -> str:
-    """SHA-256 of what determines how a class is built and called, apart from code."""
-    return hashlib.sha256(pydantic.TypeAdapter(DiffusionRecipe).dump_json(recipe_of(model_class))).hexdigest()
 
 
 def _text() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.resources
 from typing import Annotated, Any, Final, Literal
 
@@ -142,13 +141,6 @@ def overrides() -> dict[str, Override]:
 def override(model_type: str) -> Override:
     """The override of one type. Most types need none."""
     return overrides().get(model_type, _NOTHING)
-
-
-@functools.cache
-def digest(model_type: str) -> str:
-    """SHA-256 of what determines how a type is built, apart from code: the rules and its override, except what has to be installed."""
-    entry = pydantic.TypeAdapter(Override).dump_json(override(model_type), exclude={"packages"})
-    return hashlib.sha256(_text("rules.yaml").encode() + entry).hexdigest()
 
 
 def _override_files() -> list[Any]:

@@ -45,7 +45,7 @@ def aged(path: Path, days: float) -> None:
 
 
 def bundle(cache: Path, key: str, days: float) -> Path:
-    folder = cache / inventory.BUNDLES / key
+    folder = cache / "bundles" / key
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(b"x" * 1000)
     (folder / MANIFEST).write_text("{}")
@@ -100,12 +100,12 @@ def test_an_image_that_is_used_or_current_stays(tags: list[str] | None, used: di
 
 def test_only_folders_that_are_provably_ours_are_listed(tmp_path: Path) -> None:
     bundle(tmp_path, KEYS[0], 90)
-    (tmp_path / inventory.BUNDLES / "notes").mkdir()
-    (tmp_path / inventory.BUNDLES / KEYS[1]).mkdir()  # no manifest: an unfinished bundle, or anything else
+    (tmp_path / "bundles" / "notes").mkdir()
+    (tmp_path / "bundles" / KEYS[1]).mkdir()  # no manifest: an unfinished bundle, or anything else
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / inventory.BUNDLES / KEYS[2]).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "bundles" / KEYS[2]).symlink_to(tmp_path / "elsewhere")
     (tmp_path / inventory.VENVS / "mine").mkdir(parents=True)  # without our marker
-    (tmp_path / inventory.BUNDLES / ONNX_DIR / KEYS[0] / "mine").mkdir(parents=True)  # not one of our exporters
+    (tmp_path / "bundles" / ONNX_DIR / KEYS[0] / "mine").mkdir(parents=True)  # not one of our exporters
     assert names(inventory.bundles(tmp_path)) == [KEYS[0]]
     assert inventory.environments(tmp_path) == []
     assert inventory.exports(tmp_path) == []
@@ -162,7 +162,7 @@ def test_an_environment_that_others_depend_on_stays(tmp_path: Path) -> None:
 
 def test_a_locked_bundle_stays(tmp_path: Path) -> None:
     folder = bundle(tmp_path, KEYS[0], 90)
-    lock = tmp_path / inventory.BUNDLES / LOCKS / KEYS[0]
+    lock = tmp_path / "bundles" / LOCKS / KEYS[0]
     lock.parent.mkdir()
     with lock.open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -176,9 +176,9 @@ def test_a_locked_bundle_stays(tmp_path: Path) -> None:
 
 def test_an_environment_or_an_export_that_is_being_made_stays(tmp_path: Path) -> None:
     venv = environment(tmp_path, "base", 90)
-    export = tmp_path / inventory.BUNDLES / ONNX_DIR / KEYS[0] / EXPORTER
+    export = tmp_path / "bundles" / ONNX_DIR / KEYS[0] / EXPORTER
     export.mkdir(parents=True)
-    locks = [venv.with_suffix(".lock"), tmp_path / inventory.BUNDLES / ONNX_DIR / LOCKS / f"{KEYS[0]}-{EXPORTER}"]
+    locks = [venv.with_suffix(".lock"), tmp_path / "bundles" / ONNX_DIR / LOCKS / f"{KEYS[0]}-{EXPORTER}"]
     items = [*inventory.environments(tmp_path), *inventory.exports(tmp_path)]
     for each, lock in zip(items, locks, strict=True):
         lock.parent.mkdir(exist_ok=True)
@@ -312,7 +312,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(pruning, "others", lambda: iter(()))
     bundle(tmp_path / "cache", KEYS[0], 90)
     bundle(tmp_path / "cache", KEYS[1], 0)
-    os.utime(tmp_path / "cache" / inventory.BUNDLES / KEYS[1] / MANIFEST)
+    os.utime(tmp_path / "cache" / "bundles" / KEYS[1] / MANIFEST)
     run(tmp_path / "out", 1)
     run(tmp_path / "out", 2)
     for file in (tmp_path / "out").rglob("*"):
@@ -321,9 +321,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def left(place: Path) -> set[str]:
-    return {
-        path.name for path in (*(place / "cache" / inventory.BUNDLES).iterdir(), *(place / "out" / "runs").iterdir()) if path.name[0] != "."
-    }
+    return {path.name for path in (*(place / "cache" / "bundles").iterdir(), *(place / "out" / "runs").iterdir()) if path.name[0] != "."}
 
 
 def test_without_yes_nothing_is_removed(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
