@@ -183,7 +183,7 @@ def _another_run(place: Path, _key: str) -> None:
         (_no_canary, "it lacks the bundle of canary"),
         (_bad_index, "cannot be read"),
         (_no_index, "it has no bundles.json"),
-        (_export_of_another_bundle, "expected"),
+        (_export_of_another_bundle, "another bundle"),
         (_foreign_file, "'run.sh' does not belong in it"),
         (_another_run, "from another run"),
     ],
