@@ -95,9 +95,17 @@ def classification(model_name: str = "bert", family: Family | None = Family.EMBE
     return dataclasses.replace(made, **changes)
 
 
-def subject(model_name: str = "bert", family: Family | None = Family.EMBEDDING, plan: ModelPlan | None = None, **changes: Any) -> Subject:
+def subject(
+    model_name: str = "bert",
+    family: Family | None = Family.EMBEDDING,
+    plan: ModelPlan | None = None,
+    *,
+    generates: bool = False,
+    **changes: Any,
+) -> Subject:
     """The model of a question."""
-    return Subject(model_name=model_name, plan=plan, classification=classification(model_name, family, **changes))
+    found = classification(model_name, family, **changes)
+    return Subject(model_name=model_name, plan=plan, classification=found, generates=generates)
 
 
 def detections(*here: str, memory_mb: int | None = 16_000, gpu_mb: int | None = 24_000) -> dict[str, Detection]:

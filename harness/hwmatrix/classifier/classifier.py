@@ -30,12 +30,11 @@ from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.knowledge.compatibility import Subject, compatibility_of
 from hwmatrix.knowledge.evidence import Evidence, Nearness
-from hwmatrix.knowledge.fit_document import choice_data
-from hwmatrix.knowledge.measured_choice import Bounds, MeasuredChoice, best_on, choices, of_model
+from hwmatrix.knowledge.measured_choice import Bounds, ChoiceEntry, best_on, choice_data, choices, of_model
 from hwmatrix.knowledge.names import DEFAULT_MATRIX, look_up, shipped_model, shipped_names
 from hwmatrix.knowledge.on_record import LATEST, OnRecord, on_record
 from hwmatrix.knowledge.priorities import backend_of
-from hwmatrix.knowledge.profiles import HardwareProfile, Needs, Override, availability_of, parse_overrides
+from hwmatrix.knowledge.profiles import HardwareProfile, Needs, Override, availability_of, instructions_of, parse_overrides
 from hwmatrix.knowledge.recommend import BASELINE, DETECTED, Reason, choose
 from hwmatrix.knowledge.requirements import requirements_for
 from hwmatrix.matrix.load import load
@@ -225,7 +224,9 @@ class HardwareAwareModelClassifier:
         for name in names:
             subject = self._subject(name)
             profiles = self._profiles(subject, machine)
-            members.append(PoolMember(model_name=name, profiles=profiles, choice=choose(subject.classification, profiles)))
+            installed = [hardware for hardware, profile in profiles.items() if profile.availability.installed]  # a pool is in this process
+            choice = choose(subject.classification, profiles, installed)
+            members.append(PoolMember(model_name=name, profiles=profiles, choice=choice))
         return pool_config(members, lambda hardware: self._torch_device(hardware)[0], self._on_record().answer())
 
     def get_compatible_models_for_hardware(self, models: Sequence[str], hardware: str) -> list[str]:
@@ -275,7 +276,8 @@ class HardwareAwareModelClassifier:
         found = dataclasses.replace(self._cached_classification(question), model_name=model_name)
         if plan is not None and not (model_class or tasks or methods):
             found = _with_listed_family(found, plan)
-        return Subject(model_name=model_name, plan=plan, classification=found)
+        generates = self._on_record().generates(plan, model_name)
+        return Subject(model_name=model_name, plan=plan, classification=found, generates=generates)
 
     def _cached_classification(self, question: Question) -> Classification:
         """The classification, from the cache if possible."""
@@ -295,14 +297,15 @@ class HardwareAwareModelClassifier:
             self._kept.put(question, found)
         return found
 
-    def _measured(self, subject: Subject, bounds: Bounds) -> tuple[MeasuredChoice, ...]:
+    def _measured(self, subject: Subject, bounds: Bounds) -> tuple[ChoiceEntry, ...]:
         """The measured cells of the model with its usual settings, else those that there are: in full size, if there are any."""
         records = of_model(self._on_record().evidence, subject.plan, subject.model_name)
         plan, full = subject.plan, [record for record in records if record.size is Size.FULL]
         usual = [
             record for record in full if plan is not None and (record.batch, record.sequence_length) == (plan.batch, plan.sequence_length)
         ]
-        return choices(usual or full or records, bounds)
+        here, wanted = instructions_of(self._detector.detect()), usual or full or records
+        return choices(records, bounds, only=wanted.__contains__, instructions_here=here)
 
     def _profiles(
         self,
@@ -328,7 +331,7 @@ class HardwareAwareModelClassifier:
                 model_name=subject.model_name,
                 classification=subject.classification,
                 hardware=hardware.value,
-                dtype=best.record.dtype if (best := best_on(measured, hardware)) is not None else next(iter(working), usual[0]),
+                dtype=best.dtype if (best := best_on(measured, hardware)) is not None else next(iter(working), usual[0]),
                 available_mb=availability.memory_mb,
                 cache=self._cache(),
                 found=found,

@@ -93,7 +93,9 @@ def pool_config(
 
 
 def _is_here(hardware: Backend, members: Sequence[PoolMember]) -> bool:
-    return all(member.profiles[hardware].availability.available for member in members)
+    """Whether the pool, which runs in this process, can use it."""
+    found = [member.profiles[hardware].availability for member in members]
+    return all(each.available and each.installed for each in found)
 
 
 def _usable(profile: HardwareProfile) -> bool:

@@ -395,7 +395,8 @@ def _show_profile(profile: Mapping[str, Mapping[str, Any]], only: Sequence[str])
         peak = entry["memory_usage"]["peak"]
         basis = ", ".join(filter(None, (entry["memory_usage"]["basis"], entry["dtype"])))
         needs = "not known" if peak is None else f"{peak:.0f} MiB ({basis})"
-        rows.append((name, f"{works} ({entry['basis']}{_nearness_note(entry['nearness'])})", _YES_NO[entry["available"]], needs))
+        here = "yes, with hwmatrix matrix" if entry["available"] and not entry["installed"] else _YES_NO[entry["available"]]
+        rows.append((name, f"{works} ({entry['basis']}{_nearness_note(entry['nearness'])})", here, needs))
     _print_rows(("hardware", "the model works", "here", "needs"), rows)
     for name, entry in shown.items():
         typer.echo(f"  {name}: {entry['reason']}")

@@ -17,13 +17,13 @@ from rich.text import Text
 from hwmatrix.app.clearing import clear_cached
 from hwmatrix.app.environment import read_environment
 from hwmatrix.basics.files import write_atomically
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, Priority, first_models
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, Priority, first_models, recorded
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.generate.model_tests import DEFAULT_FOLDER, generate_test
 from hwmatrix.generate.rendering import slug, write_templates
-from hwmatrix.generate.reproduction import MARK, Reproduction, reproduce
+from hwmatrix.generate.reproduction import MARK, Reproduction, install_line, reproduce
 from hwmatrix.generate.test_plan import DEFAULT_TIMEOUT_MIN, Wish, plan_of
-from hwmatrix.knowledge.evidence import default_database
+from hwmatrix.knowledge.measured_cell import find_cell
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.matrix.load import load
 from hwmatrix.records import Dtype, Size
@@ -129,7 +129,7 @@ def generate_command(
         logging.getLogger("hwmatrix").setLevel(logging.DEBUG)
     if again is not None:
         chosen = {"dtype": dtype, "size": size, "generation": generation, "force": force}
-        _reproduce(again, database or default_database(DEFAULT_OUTPUT), chosen, file=output_file, output=output)
+        _reproduce(again, recorded(database or DEFAULT_OUTPUT), chosen, file=output_file, output=output)
         return
     if templates is not None:
         for path in write_templates(templates):
@@ -233,25 +233,21 @@ def _print_tests(made: list[GeneratedTest], left_out: dict[str, str], folder: Pa
 _KEYS: Final = ("model", "family", "subfamily", "structure", "confidence", "source", "template", "devices", "path", "run", "left_out")
 
 
-def _reproduce(cell: tuple[str, str], database: Path | None, chosen: Mapping[str, Any], *, file: Path | None, output: Format) -> None:
+def _reproduce(cell: tuple[str, str], database: Path, chosen: Mapping[str, Any], *, file: Path | None, output: Format) -> None:
     """Write the script of a cell, and print what it reproduces. ``chosen`` are the options of :func:`reproduce`.
 
     Raises:
         ConfigError: no such cell on record, or the file cannot be written.
     """
-    if database is None:
-        what, hint = (
-            f"there is no database: {DEFAULT_OUTPUT / 'matrix.duckdb'} is missing",
-            "nox -s matrix creates it; or name another: --database FILE",
-        )
-        raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
+    name = name_on_record(cell[0], database)
+    typer.echo(f"building {name}, its inputs and what {cell[1]} gets of it: this takes a minute or two", err=True)
     try:
-        made = reproduce(name_on_record(cell[0], database), cell[1], database=database, **chosen)
+        made = reproduce(name, cell[1], database=database, **chosen)
     except CellFailure as failure:
         what = f"the model cannot be built here, and so its inputs cannot either: {failure}"
-        raise ConfigError(
-            [Problem(where=f"--reproduce {' '.join(cell)}", what=what, hint="use the versions that it was measured with")]
-        ) from failure
+        found = find_cell(database, name, cell[1], **{key: chosen[key] for key in ("dtype", "size", "generation")}, passing=chosen["force"])
+        hint = f"use the versions that it was measured with: {install_line(found)}"
+        raise ConfigError([Problem(where=f"--reproduce {' '.join(cell)}", what=what, hint=hint)]) from failure
     if file == _STANDARD_OUTPUT:
         if made.data:
             what = "the script reads a folder beside it"

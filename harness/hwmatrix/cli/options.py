@@ -13,14 +13,17 @@ from rich.console import Console
 import hwmatrix
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.knowledge.on_record import PUBLISHED
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
 from hwmatrix.records import Axes, Size
+from hwmatrix.store.reading import database_at
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from hwmatrix.host.console import View
     from hwmatrix.matrix.spec import MatrixSpec
+    from hwmatrix.report.rows import CellRow
 
 DEFAULT_OUTPUT: Final = Path("reports/latest")
 DEFAULT_MATRIX: Final = Path(MATRIX_FILE)
@@ -149,6 +152,14 @@ Adapt = Annotated[
     typer.Option("--adapt/--no-adapt", help="Retry failed cells with one setting changed, or don't. [default: as matrix.yaml says]"),
 ]
 Database = Annotated[Path, typer.Option("--database", help="A merged database, or a folder of reports.", metavar="FILE")]
+OwnDtypes = Annotated[
+    list[str] | None, typer.Option("--dtypes", "--dtype", help="Only cells in these precisions: --dtype float32 int8", metavar="D ...")
+]
+CellSize = Annotated[Size | None, typer.Option("--size", help="Only tiny or full models.")]
+CellGeneration = Annotated[
+    bool | None,
+    typer.Option("--generation/--no-generation", help="Only cells that generate text, or only those of one forward pass. [default: both]"),
+]
 RunId = Annotated[str | None, typer.Option("--run", help="A run's id. [default: the latest in the database]", metavar="ID")]
 PlannedFolder = Annotated[Path, typer.Argument(help="The folder of the planned run, with plan.json.", metavar="RUN")]
 JobStates = Annotated[Path, typer.Option("--states", help="The states of the targets' jobs.", metavar="FILE")]
@@ -180,6 +191,38 @@ def first_models(spec: MatrixSpec, priority: Priority | None) -> list[str]:
 def axes(batches: Sequence[int] | None, lengths: Sequence[int] | None, threads: Sequence[int] | None) -> Axes:
     """The settings that these options vary."""
     return Axes(batch=tuple(batches or ()), sequence_length=tuple(lengths or ()), threads=tuple(threads or ()))
+
+
+def recorded(database: Path) -> Path:
+    """The database to read. If it is the default and there is none: the published results of this folder, with a message."""
+    path = database_at(database)
+    published = database_at(PUBLISHED)
+    if database != DEFAULT_OUTPUT or path.is_file() or not published.is_file():
+        return path
+    typer.echo(f"no run of your own in {DEFAULT_OUTPUT}: this is from the published results, {PUBLISHED}", err=True)
+    return published
+
+
+def chosen_cells(
+    cells: Iterable[CellRow],
+    dtypes: Sequence[str] | None,
+    size: Size | None,
+    generation: bool | None,  # noqa: FBT001 - as typer gives it
+) -> list[CellRow]:
+    """The cells that meet every filter.
+
+    Raises:
+        ConfigError: there are none in one of the precisions.
+    """
+    found = list(cells)
+    known("--dtype", dtypes or (), {cell.dtype.value for cell in found})
+    return [
+        cell
+        for cell in found
+        if (not dtypes or cell.dtype.value in dtypes)
+        and (size is None or cell.size is size)
+        and (generation is None or bool(cell.new_tokens) is generation)
+    ]
 
 
 def known(option: str, names: Sequence[str], allowed: Collection[str]) -> tuple[str, ...]:

@@ -14,14 +14,25 @@ from rich.table import Table
 from rich.text import Text
 
 from hwmatrix.basics.escape import plain
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Database, Format, FormatOption, RunId, known
+from hwmatrix.cli.options import (
+    DEFAULT_OUTPUT,
+    CellGeneration,
+    CellSize,
+    Database,
+    Format,
+    FormatOption,
+    OwnDtypes,
+    RunId,
+    chosen_cells,
+    known,
+    recorded,
+)
 from hwmatrix.cli.tables import LEVEL_STYLES
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Status
 from hwmatrix.report import grid, numbers
 from hwmatrix.report.json_report import matrix_json
 from hwmatrix.report.rows import read
-from hwmatrix.store.reading import database_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +55,9 @@ def show_command(
     status: Annotated[
         list[str] | None, typer.Option("--status", help="Only rows with one of these statuses: --status mismatch error", metavar="S ...")
     ] = None,
+    dtypes: OwnDtypes = None,
+    size: CellSize = None,
+    generation: CellGeneration = None,
     database: Database = DEFAULT_OUTPUT,
     run: RunId = None,
     output: FormatOption = Format.TABLE,
@@ -54,16 +68,19 @@ def show_command(
 
     hwmatrix show
 
-    hwmatrix show --targets cpu openvino --database reports/published
+    hwmatrix show --targets cpu openvino --dtype float32 int8 --size full
+
+    hwmatrix show --generation --database reports/published
 
     hwmatrix show --status mismatch crash
     """
-    where = database_at(database)
+    where = recorded(database)
     rows, models = read(where, run), [name_on_record(name, where) for name in models or ()]
     known("--models", models, {cell.model for cell in rows.cells})
     known("--targets", targets or (), {cell.target for cell in rows.cells})
     known("--status", status or (), {each.value for each in Status})
-    cells = [cell for cell in rows.cells if (not models or cell.model in models) and (not targets or cell.target in targets)]
+    named = (cell for cell in rows.cells if (not models or cell.model in models) and (not targets or cell.target in targets))
+    cells = chosen_cells(named, dtypes, size, generation)
     if status:
         wanted = {(cell.model, cell.size) for cell in cells if cell.status.value in status}
         cells = [cell for cell in cells if (cell.model, cell.size) in wanted]

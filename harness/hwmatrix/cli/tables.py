@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hwmatrix.basics.escape import plain, visible
+from hwmatrix.knowledge.evidence import DISTURBED, NOT_CONVERGED, with_instructions
 from hwmatrix.records import Dtype, Level, threads_in_words
 from hwmatrix.report.numbers import number, scientific, whole
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from hwmatrix.knowledge.on_record import EvidenceAnswer
 
+DOUBTS: Final = {NOT_CONVERGED: "?", DISTURBED: "!"}
+"""The signs of doubts about a time."""
 LEVEL_STYLES: Final = {Level.HIGH: "green", Level.MEDIUM: "yellow", Level.LOW: "dark_orange", Level.NONE: "red", None: "dim"}
 
 
@@ -42,31 +45,64 @@ def _fact(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def show_measured(choices: Iterable[Mapping[str, Any]], console: Console | None = None) -> None:
-    """Print measured cells that can be compared, a table for each machine, and which of them is best within the limits."""
+def show_measured(choices: Sequence[Mapping[str, Any]], console: Console | None = None) -> None:
+    """Print measured cells that can be compared, a table for each machine, which of them is best, and by which rule."""
     console = console or Console()
     for choice in choices:
+        work = f"generating {choice['new_tokens']} tokens" if choice["new_tokens"] else "one forward pass"
         where = f"{choice['isolation'] or 'unknown isolation'}, machine {(choice['host'] or 'unknown')[:6]}"
         threads = threads_in_words(choice["threads"])
-        console.print(Text(plain(f"measured ({where}, {threads}), the best first:")), soft_wrap=True)
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        for column in ("target", "precision"):
-            table.add_column(column, no_wrap=True)
-        for column in ("p50 ms", "MiB", "loss"):
-            table.add_column(column, justify="right", no_wrap=True)
-        table.add_column("within the limits")
-        for cell in choice["cells"]:
-            chosen = cell["precision"] if cell["dtype"] == Dtype.DEFAULT else None
-            words = "; ".join(cell["against"])
-            table.add_row(
-                Text(plain(cell["target"])),
-                f"{cell['dtype']} ({chosen})" if chosen else cell["dtype"],
-                number(cell["p50_ms"]),
-                whole(cell["memory_mb"]),
-                "0" if cell["loss"] == 0 else scientific(cell["loss"]),
-                Text(f"no: {words}" if words else "yes, the best" if cell == choice["best"] else "yes"),
-            )
-        console.print(table)
+        machine = with_instructions(choice["processor"], choice["instructions"])
+        console.print(Text(plain(f"measured, {work} ({choice['size']}; {machine}; {where}, {threads}):")), soft_wrap=True)
+        if choice["lacking"]:
+            lacking = ", ".join(choice["lacking"])
+            note = f"this machine's processor lacks {lacking}: expect other times here, above all in reduced precisions"
+            console.print(Text(note, style="yellow"), soft_wrap=True)
+        console.print(_measured_table(choice))
+        for line in _reasons_against(choice["cells"]):
+            console.print(Text(plain(line)), soft_wrap=True)
+    doubts = {doubt for choice in choices for cell in choice["cells"] for doubt in cell["doubts"]}
+    legend = ["of: so many samples"] if choices else []
+    legend += [f"{sign}: the timing {doubt}" for doubt, sign in DOUBTS.items() if doubt in doubts]
+    for line in (*(f"best: {rule}" for rule in dict.fromkeys(choice["rule"] for choice in choices)), *legend):
+        console.print(Text(line, style="dim"), soft_wrap=True)
+
+
+def _measured_table(choice: Mapping[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    cells = choice["cells"]
+    table.add_column("", no_wrap=True)
+    table.add_column("target", no_wrap=True)
+    table.add_column("precision", overflow="fold")
+    speed = ("tokens/s", "tokens_s") if choice["new_tokens"] else ("p50 ms", "p50_ms")
+    heads = (("x cpu\nfloat32", "speed_up"), ("x own\nfloat32", "own_speed_up"))
+    over = [(head, key) for head, key in heads if any(cell[key] for cell in cells)]
+    run = ["run"] if len({cell["run_id"] for cell in cells}) > 1 else []
+    for head in (speed[0], "of", *(head for head, _ in over), "MiB", "loss", *run):
+        table.add_column(head, justify="right", no_wrap=True)
+    for cell in cells:
+        chosen = cell["precision"] if cell["dtype"] == Dtype.DEFAULT else None
+        table.add_row(
+            "no" if cell["against"] else "best" if cell == choice["best"] else "yes",
+            Text(plain(cell["target"])),
+            f"{cell['dtype']} ({chosen})" if chosen else cell["dtype"],
+            number(cell[speed[1]]),
+            f"{cell['samples'] or ''}{''.join(DOUBTS[doubt] for doubt in cell['doubts'])}",
+            *(number(cell[key], 2) for _, key in over),
+            whole(cell["memory_mb"]),
+            "0" if cell["loss"] == 0 else scientific(cell["loss"]),
+            *([cell["run_id"][-6:]] if run else []),
+        )
+    return table
+
+
+def _reasons_against(cells: Iterable[Mapping[str, Any]]) -> list[str]:
+    """One line for each reason against cells, with their names."""
+    by_reason: dict[str, list[str]] = {}
+    for cell in cells:
+        for reason in cell["against"]:
+            by_reason.setdefault(reason, []).append(f"{cell['target']} {cell['dtype']}")
+    return [f"no, {reason}: {', '.join(names)}" for reason, names in by_reason.items()]
 
 
 def show_evidence(asked: Sequence[EvidenceAnswer], console: Console | None = None) -> None:

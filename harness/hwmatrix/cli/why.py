@@ -6,28 +6,45 @@ import dataclasses
 import datetime as dt
 import json
 import shlex
+import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from hwmatrix.basics.escape import plain
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Database, Format, FormatOption, RunId
+from hwmatrix.cli.options import (
+    DEFAULT_OUTPUT,
+    CellGeneration,
+    CellSize,
+    Database,
+    Format,
+    FormatOption,
+    OwnDtypes,
+    RunId,
+    chosen_cells,
+    recorded,
+)
 from hwmatrix.cli.tables import LEVEL_STYLES
+from hwmatrix.errors import NothingSelectedError
+from hwmatrix.knowledge.compatibility import LEVELS
 from hwmatrix.knowledge.names import name_on_record
-from hwmatrix.records import Execution, Status
+from hwmatrix.records import Dtype, Execution, Size, Status
 from hwmatrix.report import adapted, compilation, grid, numbers, origins
 from hwmatrix.report.settings import tokens
 from hwmatrix.report.why import WhyDocument, explain
-from hwmatrix.store.reading import database_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hwmatrix.report.rows import CellRow
     from hwmatrix.report.why import Answer
+
+
+_LINE: Final = 160
+"""Characters of a cell's line."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,36 +56,71 @@ def why_command(
     model: Annotated[str, typer.Argument(help="A model of the run.", metavar="MODEL")],
     target: Annotated[str, typer.Argument(help="A target of the run.", metavar="TARGET")],
     *,
+    dtypes: OwnDtypes = None,
+    size: CellSize = None,
+    generation: CellGeneration = None,
+    everything: Annotated[bool, typer.Option("--all", help="Explain every cell, not only the worst.")] = False,
     database: Database = DEFAULT_OUTPUT,
     run: RunId = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Explain the result of a cell: how far it got, the first error, what to do, and the closest configuration that works.
+    """Explain the results of a model on a target: a line for each cell, and for the worst how far it got, the first error, and what to do.
 
     Everything comes from the recorded run; nothing is executed. Examples:
 
         hwmatrix why mixtral qnn
 
+        hwmatrix why whisper openvino --dtype int8 --size full --generation
+
         hwmatrix why bert cuda --database reports/published --format json
     """
-    where = database_at(database)
-    answers = explain(where, name_on_record(model, where), target, run_id=run)
+    where = recorded(database)
+    found = explain(where, name_on_record(model, where), target, run_id=run)
+    chosen = {cell.cell_key for cell in chosen_cells([answer.cell for answer in found], dtypes, size, generation)}
+    answers = [answer for answer in found if answer.cell.cell_key in chosen]
+    if not answers:
+        there = "; ".join(dict.fromkeys(_settings(answer.cell) for answer in found))
+        raise NothingSelectedError(f"no cell of {model} on {target} has these settings", advice=f"There are: {there}.")
     if output is Format.JSON:
         document = dataclasses.asdict(WhyDocument(answers=answers))
         typer.echo(json.dumps({"schema": document.pop("schema"), **document}, indent=2, ensure_ascii=False, default=_json_value))
         return
     console = Console()
+    if len(answers) > 1 and not everything:
+        for answer in answers:
+            console.print(Text(_summary(answer), style=LEVEL_STYLES[answer.cell.level]), soft_wrap=True)
+        answers = [min(answers, key=lambda answer: _badness(answer.cell))]
+        console.print(Text("\nthe worst of them (--all explains every one):", style="dim"))
     for answer in answers:
         for line, style in _lines(answer, where):
             console.print(Text(line, style=style), soft_wrap=True)
         console.print()
 
 
+def _settings(cell: CellRow) -> str:
+    return f"{cell.size.value}, {cell.dtype.value}, batch {cell.batch}, {tokens(cell)}"
+
+
+def _summary(answer: Answer) -> str:
+    """A cell on one line: its label, its settings, and its speed or its error."""
+    cell = answer.cell
+    error = plain(answer.error.message).partition("\n")[0] if answer.error is not None else None
+    timed = f"{numbers.number(cell.p50_ms)} ms" if cell.p50_ms is not None else None
+    speed = f"{numbers.number(cell.decode_tokens_s)} tokens/s" if cell.decode_tokens_s is not None else timed
+    told = error or (speed if cell.status is Status.PASS and cell.execution is not Execution.EMULATED else None)
+    return textwrap.shorten(f"{grid.label(cell)}: {_settings(cell)}{f': {told}' if told else ''}", _LINE, placeholder=" ...")
+
+
+def _badness(cell: CellRow) -> tuple[int, ...]:
+    """The order of cells, the worst first: by level; of one level full before tiny, generating before a pass, float32 before the others."""
+    level = -LEVELS.index(cell.level) if cell.level is not None else 1
+    return level, cell.size is not Size.FULL, not cell.new_tokens, cell.dtype is not Dtype.FLOAT32
+
+
 def _lines(answer: Answer, database: Path) -> list[tuple[str, str]]:
     """The answer as lines of text, with their styles."""
     cell = answer.cell
-    settings = f"{cell.size.value}, {cell.dtype.value}, batch {cell.batch}, {tokens(cell)}"
-    lines = [(f"{grid.label(cell)}: {plain(cell.model)} on {cell.target} ({settings})", f"bold {LEVEL_STYLES[cell.level]}")]
+    lines = [(f"{grid.label(cell)}: {plain(cell.model)} on {cell.target} ({_settings(cell)})", f"bold {LEVEL_STYLES[cell.level]}")]
     entered = [step for step in answer.steps if step.wall_ms is not None or step.ended_here]
     if entered:
         stages = (f"{step.stage.value}{_ms(step.wall_ms)}{' ✗' if step.ended_here else ''}" for step in entered)
@@ -81,7 +133,9 @@ def _lines(answer: Answer, database: Path) -> list[tuple[str, str]]:
     lines += [(f"  doubt:      {plain(doubt)}", "yellow") for doubt in answer.doubts]
     if answer.error is not None:
         lines.append((f"  error:      {answer.error.type} ({answer.error.severity.value}): {plain(answer.error.message)}", ""))
-        lines += [(f"  what to do: {plain(each)}", "") for each in answer.error.recommendations]
+        lines += [(f"  what to do: {plain(each)}", "") for each in answer.error.recommendations if "hwmatrix why" not in each]
+    if answer.belongs_to is not None:
+        lines.append((f"  belongs to: {plain(answer.belongs_to)}", ""))
     lines += [(f"    | {plain(line)}", "dim") for line in answer.log]
     lines += [
         (f"  adapted:    {plain(adapted.sentence(cell, attempt))}", "green" if attempt.status is Status.PASS else "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import ModelPlan
 
-_NEEDS: Final = ("torch", "transformers")
 _SPECIAL: Final = ("_token_id", "_token_ids", "_token_index")
 
 
@@ -90,16 +88,11 @@ def model_code(plan: ModelPlan, cache: Path) -> ModelCode:
     A model that hwmatrix trains is taken from its bundle in ``cache``, a folder of bundles, and trained here if the cache lacks it.
 
     Raises:
-        ConfigError: torch or transformers is not installed here, the checkpoint is missing, or the model is a pipeline, or made from its
+        ConfigError: the checkpoint is missing, or the model is a pipeline, or made from its
             type and not expressible as code.
         FactoryError: the model or its inputs cannot be built at all.
         BundleError: the cache cannot be written.
     """
-    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
-    if missing:
-        what = f"{' and '.join(missing)} must be installed to determine the inputs of {plan.name}"
-        hint = "install them (the script itself needs them too), with the versions of images/constraints.txt"
-        raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
     if plan.family is Family.DIFFUSION:
         return _code_of_diffuser(plan)
     if plan.trained:

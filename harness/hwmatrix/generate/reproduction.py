@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import re
 from collections.abc import Mapping
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.cache_folder import bundles_folder, needed_cache_folder
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
+from hwmatrix.faults.belonging import PRECISION_LOSS, belongs_to
 from hwmatrix.generate import generation_script
 from hwmatrix.generate.model_code import ModelCode, model_code
 from hwmatrix.generate.rendering import render
-from hwmatrix.knowledge.measured_cell import PRECISION_LOSS, MeasuredCell, find_cell
+from hwmatrix.knowledge.measured_cell import MeasuredCell, find_cell
 from hwmatrix.models.build import RECIPE
 from hwmatrix.models.onnx_export import KEPT_AXES
 from hwmatrix.records import RUNTIME_S_THREADS, Backend, Dtype, Execution, Size, Status
@@ -33,6 +35,7 @@ _PACKAGES: Final = {
     "browser": ("torch", "transformers", "onnx", "onnxscript"),
     "executorch": ("torch", "transformers", "executorch"),
 }
+_BUILDING: Final = ("torch", "transformers")
 _OF_GRAPHS: Final = {"openvino": ("openvino", "numpy", "safetensors"), "onnxruntime": ("onnxruntime", "numpy", "safetensors")}
 """The packages of scripts that read exported graphs."""
 _OPENVINO_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.BFLOAT16: "bf16"}
@@ -114,6 +117,10 @@ def reproduce(
         what += "script compares with the reference, and that error is allowed"
         raise ConfigError([Problem(where="--dtype", what=what, hint="rerun the cell (the report has its command), or add --force")])
     bundles = cache or bundles_folder(needed_cache_folder(os.environ))
+    missing = [name for name in _BUILDING if importlib.util.find_spec(name) is None]
+    if missing:
+        what = f"{' and '.join(missing)} must be installed to build {cell.model.name} and its inputs"
+        raise ConfigError([Problem(where="--reproduce", what=what, hint=install_line(cell))])
     if cell.settings.new_tokens:
         return _of_generation(cell, bundles)
     code = model_code(cell.model, bundles)
@@ -131,6 +138,14 @@ def reproduce(
         **_RUNTIMES[kind](cell, code),
     )
     return Reproduction(cell=cell, script=script, data=code.data)
+
+
+def install_line(cell: MeasuredCell) -> str:
+    """The command that installs what builds a cell's model, in the versions that the cell was measured with."""
+    descriptor = descriptor_of(cell.target.backend)
+    exporter = _PACKAGES[descriptor.script][2:] if descriptor.script in _PACKAGES and cell.settings.new_tokens else ()
+    diffusers = [name for name in cell.reference_versions if name not in _BUILDING]
+    return f"pip install {' '.join(_pinned(name, cell) for name in (*_BUILDING, *diffusers, *exporter))}"
 
 
 def _of_generation(cell: MeasuredCell, cache: Path) -> Reproduction:
@@ -213,6 +228,7 @@ def _facts(cell: MeasuredCell) -> dict[str, str]:
         "weights, inputs and reference outputs": cell.bundle and f"bundle {cell.bundle}",
         "image": cell.image,
         "to rerun with hwmatrix": cell.again,
+        "belongs to": belongs_to(status=cell.status, error_type=cell.error_type, method=cell.method, target=cell.target.name),
         "other cells that fail": "; ".join(cell.also_failing),
     }
     return {name: value for name, value in facts.items() if value}

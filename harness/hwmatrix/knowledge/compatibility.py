@@ -10,9 +10,9 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.knowledge.evidence import Nearness
+from hwmatrix.knowledge.evidence import Nearness, counted, with_instructions
 from hwmatrix.matrix.priors import Prior, priors_for
-from hwmatrix.records import Backend, Basis, Classification, Dtype, Execution, Level, ModelPlan, Size
+from hwmatrix.records import Backend, Basis, Classification, Dtype, Execution, Level, ModelPlan, Size, Status
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
@@ -31,21 +31,25 @@ _HOW_NEAR: Final = {Nearness.ARCHITECTURE: "the architecture", Nearness.FAMILY: 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The model in question: its name as given, the model that it refers to (None: unknown), and its classification."""
+    """The model in question: its name as given, the model that it refers to (None: unknown), and its classification.
+
+    ``generates``: it generated text (or was tried to) on some hardware, so one forward pass is not what it is for.
+    """
 
     model_name: str
     plan: ModelPlan | None
     classification: Classification
+    generates: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compatibility:
     """Whether a model works on some hardware. ``compatible`` is None if there is no evidence, or it is not clear.
 
-    ``speed_up`` is over the cpu, of the model itself or else of one of its architecture, in full size, on real hardware, and only if the
-    difference is significant; ``size`` is the size in which that model was executed. ``precisions`` are those in
-    which the model itself works there, as measured in that size. ``expected`` are the priors, even if measurements
-    decide.
+    A model that generates works where its generation is right. ``speed_up`` is over the cpu in float32, of the model itself or else of one
+    of its architecture, in full size, on real hardware, and only if the difference is significant; ``size`` is the size in which that
+    model was executed. ``precisions`` are those in which the model itself works there, as measured in that size. ``expected`` are the
+    priors, even if measurements decide.
     """
 
     hardware: Backend
@@ -121,7 +125,7 @@ def compatibility_of(subject: Subject, hardware: Backend, records: Iterable[Evid
                 near[nearness].append(record)
     nearest = next((nearness for nearness in Nearness if near[nearness]), None)
     if nearest is Nearness.MODEL:
-        return dataclasses.replace(_from_own_records(near[nearest]), expected=expected)
+        return dataclasses.replace(_from_own_records(near[nearest], generates=subject.generates), expected=expected)
     judged = by_prior(hardware, family) if nearest is None else _from_related_records(nearest, near[nearest])
     unbuildable = subject.plan.unbuildable if subject.plan is not None else None
     never = f"; it cannot be run here as it is: {unbuildable}" if unbuildable else ""
@@ -156,14 +160,34 @@ def tally(records: Sequence[Evidence]) -> Tally:
     by_model: dict[tuple[str, str | None], list[Evidence]] = collections.defaultdict(list)
     for record in records:
         by_model[record.model, record.hub_id].append(record)
-    counts = collections.Counter(level for own in by_model.values() if (level := _best(own).level) is not None)
+    counts = collections.Counter(level for own in by_model.values() if (level := _best(decisive(own)).level) is not None)
     return Tally(levels={level: counts[level] for level in LEVELS if counts[level]})
+
+
+def decisive(records: Sequence[Evidence]) -> Sequence[Evidence]:
+    """The records that decide whether a model works on one hardware: those of what it is for. A model that generates has to generate right.
+
+    Where it generated in tiny size only, a forward pass in full size that fails decides.
+    """
+    generating = [record for record in records if record.new_tokens]
+    passes = [record for record in records if not record.new_tokens]
+    if not generating:
+        return passes
+    full = [record for record in passes if record.size is Size.FULL]
+    only_tiny = all(record.size is Size.TINY for record in generating)
+    if full and only_tiny and _order(_best(full)) > _order(_best(generating)):
+        return full
+    return generating
+
+
+def _order(record: Evidence) -> int:
+    return LEVELS.index(record.level or Level.NONE)
 
 
 def _best(records: Sequence[Evidence]) -> Evidence:
     """The record that represents a model: in full size if there is one, at the best level, the fastest, the newest."""
     full = [record for record in records if record.size is Size.FULL]
-    return min(full or records, key=lambda record: (LEVELS.index(record.level or Level.NONE), -(_speed_up(record) or 0.0)))
+    return min(full or records, key=lambda record: (_order(record), -(_speed_up(record) or 0.0)))
 
 
 def _usual(records: Sequence[Evidence]) -> Evidence:
@@ -172,20 +196,18 @@ def _usual(records: Sequence[Evidence]) -> Evidence:
     So level, speed-up and memory are of one precision, and a faster one that loses more is not taken for it.
     """
     full = [record for record in records if record.size is Size.FULL] or records
-    usual = descriptor_of(full[0].backend).precisions[0]
-    return _best([record for record in full if record.dtype is usual and record.level in WORKING] or full)
+    usual = [record for record in full if record.dtype is descriptor_of(full[0].backend).precisions[0]]
+    works = any(record.level in WORKING for record in full)
+    return _best([record for record in usual if record.level in WORKING or not works] or full)
 
 
 def _speed_up(record: Evidence) -> float | None:
-    """The speed-up, only for hardware, only in full size, and only if the difference is significant; None otherwise.
-
-    A tiny model takes microseconds, which are mostly the runtime's overhead.
-    """
-    counts = record.execution is Execution.HARDWARE and record.size is Size.FULL and record.speed_differs
-    return record.speed_up if counts else None
+    """The speed-up over cpu in float32, if it counts and the difference is significant; None otherwise."""
+    return counted(record, record.speed_up) if record.speed_differs else None
 
 
-def _from_own_records(records: Sequence[Evidence]) -> Compatibility:
+def _from_own_records(every: Sequence[Evidence], *, generates: bool) -> Compatibility:
+    records = decisive(every)
     best = _usual(records)
     failed = sorted({f"{record.dtype.value}: {record.status.value}" for record in records if record.size is best.size} - {_outcome(best)})
     others = [each for each in failed if not each.endswith(": pass")]
@@ -200,8 +222,22 @@ def _from_own_records(records: Sequence[Evidence]) -> Compatibility:
         execution=best.execution,
         speed_up=_speed_up(best),
         precisions=tuple(dict.fromkeys(record.dtype for record in records if record.size is best.size and record.level in WORKING)),
-        reason=f"measured: {describe(best)}{also}",
+        reason=f"measured: {describe(best)}{also}{_other_work(best, every, generates=generates)}",
     )
+
+
+def _other_work(decisive_one: Evidence, every: Sequence[Evidence], *, generates: bool) -> str:
+    """What else is known of a model that generates: how one forward pass ends if generating decides, or that it was not tried."""
+    if not generates:
+        return ""
+    others = [record for record in every if bool(record.new_tokens) is not bool(decisive_one.new_tokens)]
+    if not others:
+        return (
+            "; one forward pass was not tried" if decisive_one.new_tokens else "; that is one forward pass: generating was not tried there"
+        )
+    kind = "generating" if not decisive_one.new_tokens else "one forward pass"
+    found = _usual(others)
+    return f"; {kind}: {'right' if found.status is Status.PASS else found.status.value} ({found.size.value}, {found.dtype.value})"
 
 
 def _from_related_records(nearness: Nearness, records: Sequence[Evidence]) -> Compatibility:
@@ -238,7 +274,8 @@ def _outcome(record: Evidence) -> str:
 
 def describe(record: Evidence) -> str:
     """The result of one cell in words: status and settings, and either its speed or its error."""
-    settings = f"{record.size.value}, {record.dtype.value}, batch {record.batch}, run {record.run_id}"
+    work = f"generating {record.new_tokens} tokens, " if record.new_tokens else ""
+    settings = f"{work}{record.size.value}, {record.dtype.value}, batch {record.batch}, run {record.run_id}"
     told = f"{record.status.value} ({settings})"
     if record.level not in WORKING:
         message = (record.message or record.error_type or "no message").strip().splitlines()[0]
@@ -247,7 +284,11 @@ def describe(record: Evidence) -> str:
         return f"{told}, in {record.execution.value}: its speed is not meaningful"
     if record.size is Size.TINY and record.backend is not Backend.CPU:
         return f"{told}; {_ONLY_TINY}"
-    speed_up = _speed_up(record)
-    if speed_up is None:
+    speed_up, own = _speed_up(record), counted(record, record.own_speed_up)
+    speeds = [f"{record.tokens_s:.3g} tokens/s"] if record.tokens_s else []
+    speeds += [f"{speed_up:.2g} times as fast as cpu in float32"] if speed_up is not None else []
+    speeds += [f"{own:.2g} times as fast as {record.target} in float32"] if own is not None else []
+    if not speeds:
         return told
-    return f"{told}, {speed_up:.2g} times as fast as cpu"
+    machine = with_instructions(record.processor, (record.instructions or "").split())
+    return ", ".join([told, *speeds, f"on {machine}", *(f"the timing {doubt}" for doubt in record.doubts)])

@@ -13,12 +13,16 @@ from hwmatrix.store.reading import reading, records
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from hwmatrix.records import ModelPlan
 
 DATABASE: Final = "matrix.duckdb"
+NOT_CONVERGED: Final = "did not converge"
+DISTURBED: Final = "was disturbed"
+_WIDEST: Final = {"AMX": "amx_", "AVX-512": "avx512"}
+"""The instructions that make most of the difference between processors, by the beginning of their names."""
 
 
 class Nearness(enum.StrEnum):
@@ -34,10 +38,11 @@ class Evidence:
     """One cell on record: what was executed with which settings, and how it ended.
 
     Times in milliseconds, memory in MiB; ``ci_low_ms`` and ``ci_high_ms`` are the ends of the 95 % interval of ``p50_ms``. ``precision``
-    is the one that the runtime says it uses, ``relative_error`` the L2 error against the reference. ``speed_up`` is over the cpu cell of
-    the same run, machine and settings (of a precision that cpu lacks: over float32), and ``speed_differs`` says that the difference is
-    significant. ``level`` is None if nothing was executed (``unavailable``, ``factory_error``, ``infra_error``). Fields that were not
-    measured are None.
+    is the one that the runtime says it uses, ``relative_error`` the L2 error against the reference. ``speed_up`` is over the cpu cell
+    in float32 of the same run, machine and settings, and ``speed_differs`` says that the difference is significant; ``own_speed_up``
+    is over the target's own float32. A cell with ``new_tokens`` generates that many, ``tokens_s`` a second after the first; without,
+    it is one forward pass. ``instructions`` are those of the ``processor`` that hwmatrix knows, separated by blanks. ``level`` is None
+    if nothing was executed (``unavailable``, ``factory_error``, ``infra_error``). Fields that were not measured are None.
     """
 
     model: str
@@ -73,24 +78,57 @@ class Evidence:
     relative_error: float | None = None
     ci_low_ms: float | None = None
     ci_high_ms: float | None = None
+    new_tokens: int = 0
+    tokens_s: float | None = None
+    own_speed_up: float | None = None
+    samples: int | None = None
+    converged: bool | None = None
+    contended: bool | None = None
+    processor: str | None = None
+    instructions: str | None = None
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why its time is less certain than the number looks."""
+        timed = self.p50_ms is not None
+        return (
+            *([NOT_CONVERGED] if timed and self.converged is False else []),
+            *([DISTURBED] if timed and self.contended else []),
+        )
 
     def nearness(self, *, plan: ModelPlan | None, model_name: str, architecture: str | None, family: Family | None) -> Nearness | None:
         """How closely this record matches a model; None if it is unrelated.
 
         The same model has the same name and, if both have one, the same hub id. Case does not matter.
         """
-        if self._is_same_model(plan, model_name):
+        if self.is_same_model(plan, model_name):
             return Nearness.MODEL
         if architecture is not None and self.architecture == architecture:
             return Nearness.ARCHITECTURE
         return Nearness.FAMILY if family is not None and self.family is family else None
 
-    def _is_same_model(self, plan: ModelPlan | None, model_name: str) -> bool:
+    def is_same_model(self, plan: ModelPlan | None, model_name: str) -> bool:
+        """Whether it is a record of this model."""
         mine = folded(self.hub_id)
         if plan is not None and plan.hub_id and mine:
             return mine == folded(plan.hub_id)
         asked = {folded(model_name)} | ({folded(plan.name), folded(plan.hub_id)} - {""} if plan is not None else set())
         return bool(asked & ({folded(self.model), mine} - {""}))
+
+
+def with_instructions(processor: str | None, instructions: Iterable[str]) -> str:
+    """A processor with its widest instructions: ``Intel(R) Xeon(R) Processor with AMX and AVX-512``."""
+    known = tuple(instructions)
+    found = [name for name, start in _WIDEST.items() if any(each.startswith(start) for each in known)]
+    return " with ".join([processor or "unknown processor", *([" and ".join(found)] if found else [])])
+
+
+def counted(record: Evidence, speed_up: float | None) -> float | None:
+    """A speed-up, only for hardware, and only in full size; None otherwise.
+
+    A tiny model takes microseconds, which are mostly the runtime's overhead.
+    """
+    return speed_up if record.execution is Execution.HARDWARE and record.size is Size.FULL else None
 
 
 _PARSERS: Final[dict[str, Any]] = {

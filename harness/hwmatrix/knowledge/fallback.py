@@ -303,6 +303,7 @@ class Likeness:
             and (row.size, row.host, row.isolation) == (self.size, self.host, self.isolation)
             and (row.status, row.execution) == (Status.PASS, Execution.HARDWARE)
             and row.p50_ms is not None
+            and not row.new_tokens
             and self._has_the_settings(row)
         ]
 

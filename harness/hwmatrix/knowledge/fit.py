@@ -8,13 +8,13 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import ConfigError, FactoryError, Problem
-from hwmatrix.knowledge.fit_document import FitDocument, HardwareFit, Need, Remedy, Verdict, choice_entry, measurements_of
+from hwmatrix.knowledge.fit_document import FitDocument, HardwareFit, Need, Remedy, Verdict, measurements_of
 from hwmatrix.knowledge.fit_question import FitQuestion, precision_of, precisions_of, subject_of
-from hwmatrix.knowledge.measured_choice import MeasuredChoice, best_on, choices, of_model
+from hwmatrix.knowledge.measured_choice import ChoiceEntry, best_on, choices, of_model
 from hwmatrix.knowledge.measured_memory import same_model
 from hwmatrix.knowledge.on_record import Place, on_record
 from hwmatrix.knowledge.priorities import order_of
-from hwmatrix.knowledge.profiles import Availability, availability_of
+from hwmatrix.knowledge.profiles import Availability, availability_of, instructions_of
 from hwmatrix.knowledge.requirements import Question, at_batch, estimate_for, known_size, memory_kind, peaks_on_record
 from hwmatrix.models.classify import classify
 from hwmatrix.records import Backend, Basis, Dtype, ModelPlan
@@ -63,7 +63,7 @@ def will_it_fit(
     subject = subject_of(question, found, own=recorded.own_memory, cache=cache)
     plan = subject.plan
     hardware = wanted or _default_hardware(plan, machine, question.dtype)
-    measured = _choices(question, plan, recorded, wanted)
+    measured = _choices(question, plan, recorded, wanted, instructions_of(machine))
     models = []
     for backend in hardware:
         asked = Question(model_name=question.model, plan=plan, backend=backend, dtype=_precision(backend, question, measured))
@@ -84,7 +84,7 @@ def will_it_fit(
         evidence=tuple(measurements_of(source.answer()) for source in recorded.sources),
         max_loss=question.max_loss,
         max_latency_ms=question.max_latency_ms,
-        measured=tuple(map(choice_entry, measured)),
+        measured=measured,
         hardware=tuple(_answer(model, availability_of(model.asked.backend, machine), question.memory_mb) for model in models),
     )
 
@@ -104,25 +104,29 @@ def judge(need: Need | None, memory_mb: int | None, weights_mb: float | None) ->
     return Verdict.DOES_NOT_FIT if (need.peak_mb if need.low_mb is None else need.low_mb) > memory_mb else Verdict.UNKNOWN
 
 
-def _choices(question: FitQuestion, plan: ModelPlan, recorded: OnRecord, wanted: tuple[Backend, ...]) -> tuple[MeasuredChoice, ...]:
+def _choices(
+    question: FitQuestion, plan: ModelPlan, recorded: OnRecord, wanted: tuple[Backend, ...], here: tuple[str, ...] | None
+) -> tuple[ChoiceEntry, ...]:
     """The measured cells of the model with the requested settings, in each group the best first."""
     settings = (plan.size, plan.batch, plan.sequence_length)
-    records = [
-        record
-        for record in of_model(recorded.evidence, plan, question.model)
-        if (record.size, record.batch, record.sequence_length) == settings
-        and (not wanted or record.backend in wanted)
-        and (question.dtype is None or record.dtype is question.dtype)
-    ]
-    return choices(records, question.bounds)
+    return choices(
+        of_model(recorded.evidence, plan, question.model),
+        question.bounds,
+        only=lambda record: (
+            (record.size, record.batch, record.sequence_length) == settings
+            and (not wanted or record.backend in wanted)
+            and (question.dtype is None or record.dtype is question.dtype)
+        ),
+        instructions_here=here,
+    )
 
 
-def _precision(backend: Backend, question: FitQuestion, measured: Iterable[MeasuredChoice]) -> Dtype:
+def _precision(backend: Backend, question: FitQuestion, measured: Iterable[ChoiceEntry]) -> Dtype:
     """The requested precision; under a limit of loss or latency the best measured one within all limits; else the usual one."""
     if question.dtype is None and (question.max_loss is not None or question.max_latency_ms is not None):
         best = best_on(measured, backend)
         if best is not None:
-            return best.record.dtype
+            return best.dtype
     return precision_of(backend, question.dtype)
 
 
@@ -139,7 +143,7 @@ def _check_length(model: ModelMemory) -> None:
 def _default_hardware(plan: ModelPlan, machine: Mapping[str, Detection], dtype: Dtype | None) -> tuple[Backend, ...]:
     """The usual hardware for such models, in order, then other hardware of this machine; only hardware with the precision."""
     order = order_of(classify(plan.name, model_class=plan.model_class, architecture=plan.architecture))
-    here = [backend for backend in Backend if availability_of(backend, machine).available]
+    here = [backend for backend in Backend if availability_of(backend, machine).installed]
     kinds = dict.fromkeys([*(Backend(name) for name in order), *here])
     usual = tuple(backend for backend in kinds if dtype is None or dtype in precisions_of(backend))
     return usual or tuple(backend for backend in Backend if dtype in precisions_of(backend))

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pydantic
 from pydantic.dataclasses import dataclass
 
-from hwmatrix.records import Basis, Dtype, Execution, Isolation, Size
+from hwmatrix.knowledge.measured_choice import ChoiceEntry
+from hwmatrix.records import Basis, Dtype, Size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from hwmatrix.knowledge.measured_choice import Measured, MeasuredChoice
 
 FIT_SCHEMA: Final = "hwmatrix/fit/1"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -86,37 +85,6 @@ class HardwareFit:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
-class MeasuredCell:
-    """A measured cell that passed. ``against`` says why it cannot be chosen; empty: it can.
-
-    ``precision`` is the one that the runtime says it uses. ``memory_mb`` is the peak of the device's memory for GPUs, else of the process;
-    ``loss`` the relative error against the float32 reference, 0 in float32. Without ``p50_ms`` it was not timed.
-    """
-
-    target: str
-    hardware: str
-    dtype: Dtype
-    precision: Dtype | None
-    p50_ms: float | None
-    memory_mb: float | None
-    loss: float | None
-    against: tuple[str, ...]
-    run_id: str
-    measured_at: str | None
-
-
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class ChoiceEntry:
-    """The measured cells with the same number of threads, in one isolation on one machine; ``best`` is null if none can be chosen."""
-
-    isolation: Isolation | None
-    host: str | None
-    threads: int
-    best: MeasuredCell | None
-    cells: tuple[MeasuredCell, ...]
-
-
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Measurements:
     """One source of measurements: where it is, how many cells, executed when, and with which versions of which packages."""
 
@@ -154,48 +122,13 @@ class FitDocument:
     schema: str = FIT_SCHEMA
 
 
-def choice_entry(choice: MeasuredChoice) -> ChoiceEntry:
-    """A choice among measured cells, as a part of a document."""
-    cells = tuple(_measured_cell(each) for each in choice.cells)
-    return ChoiceEntry(
-        isolation=choice.isolation,
-        host=choice.host,
-        threads=choice.threads,
-        best=cells[0] if choice.best is not None else None,
-        cells=cells,
-    )
-
-
-def _measured_cell(each: Measured) -> MeasuredCell:
-    record = each.record
-    return MeasuredCell(
-        target=record.target,
-        hardware=record.backend.value,
-        dtype=record.dtype,
-        precision=record.precision,
-        p50_ms=record.p50_ms if record.execution is Execution.HARDWARE else None,
-        memory_mb=each.memory_mb,
-        loss=each.loss,
-        against=each.against,
-        run_id=record.run_id,
-        measured_at=record.started_at,
-    )
-
-
 _DOCUMENT: Final = pydantic.TypeAdapter(FitDocument)
-_CHOICE: Final = pydantic.TypeAdapter(ChoiceEntry)
 _MEASUREMENTS: Final = pydantic.TypeAdapter(Measurements)
 
 
 def measurements_of(asked: Mapping[str, Any]) -> Measurements:
     """One source of measurements, as a part of a document."""
     return _MEASUREMENTS.validate_python(dict(asked))
-
-
-def choice_data(choice: MeasuredChoice) -> dict[str, Any]:
-    """A choice among measured cells as plain data."""
-    data: dict[str, Any] = _CHOICE.dump_python(choice_entry(choice), mode="json")
-    return data
 
 
 def as_data(document: FitDocument) -> dict[str, Any]:

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.measured_choice import Bounds
 from hwmatrix.knowledge.measured_memory import named
-from hwmatrix.knowledge.names import DEFAULT_MATRIX, SOURCE, look_up, shipped_model
+from hwmatrix.knowledge.names import DEFAULT_MATRIX, SOURCE, is_folder, look_up, shipped_model
 from hwmatrix.matrix.load import load
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.listed_sizes import listed_sizes
+from hwmatrix.models.names import check_name, is_name
 from hwmatrix.models.types import is_type
 from hwmatrix.records import Backend, Dtype, ModelPlan, Size
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from hwmatrix.knowledge.measured_memory import MemoryOnRecord
 
 _PROPOSED: Final = 8
+_WORD: Final = 3
+"""Letters and digits of the shortest word by which names are proposed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,11 +117,15 @@ def subject_of(
     Raises:
         ConfigError: only the name is known, which does not determine its size.
     """
-    name = question.model
-    subject = _looked_up(name, cache) or _on_record(name, _full(own)) or _in_table(name)
-    subject = subject or _on_record(name, _full(found)) or _on_record(name, found)
+
+    def find(name: str) -> Subject | None:
+        """The model of a name, in all places."""
+        subject = (_looked_up(name, cache) if is_name(name) or is_folder(name) else None) or _on_record(name, _full(own)) or _in_table(name)
+        return subject or _on_record(name, _full(found)) or _on_record(name, found)
+
+    subject = find(question.model)
     if subject is None:
-        raise ConfigError([_unknown(question.model, found)])
+        raise ConfigError([_unknown(question.model, found, accepted=lambda name: find(name) is not None)])
     plan = subject.plan
     batch, length = question.batch or plan.batch, question.sequence_length or plan.sequence_length
     return dataclasses.replace(subject, plan=dataclasses.replace(plan, batch=batch, sequence_length=length))
@@ -146,13 +154,21 @@ def _in_table(name: str) -> Subject | None:
     return Subject(plan=plan, known_from=SOURCE) if plan is not None else None
 
 
-def _unknown(name: str, found: Iterable[MemoryOnRecord]) -> Problem:
-    models = {cell.model for cell in found} | {size.model for size in listed_sizes()}
+def _unknown(name: str, found: Iterable[MemoryOnRecord], *, accepted: Callable[[str], bool]) -> Problem:
+    """The error about a name that means no model. Only names that would be accepted are proposed: similar ones, or those with its words."""
+    models = {each for cell in found for each in (cell.model, cell.hub_id)}
+    models |= {each for size in listed_sizes() for each in (size.model, size.hub_id)}
     if DEFAULT_MATRIX.is_file():
         models |= set(load(DEFAULT_MATRIX).spec.models)
-    options = sorted(model for model in models if model.isprintable())
-    close = difflib.get_close_matches(name, options, n=_PROPOSED, cutoff=0.5)
-    near = f"did you mean {', '.join(close)}? " if close else ""
+    options = sorted(model for model in models if model is not None and model.isprintable())
+    words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if len(word) >= _WORD]
+    shared = {model: sum(word in model.lower() for word in words) for model in options}
+    with_words = sorted((model for model in options if shared[model]), key=lambda model: (-shared[model], len(model)))
+    close = [*difflib.get_close_matches(name, options, n=_PROPOSED, cutoff=0.5), *with_words[:_PROPOSED]]
+    proposed = [model for model in dict.fromkeys(close) if accepted(model)][:_PROPOSED]
+    if not proposed and not is_name(name):
+        check_name(name)  # raises, with what is wrong about it
+    near = f"did you mean {', '.join(proposed)}? " if proposed else ""
     how = "give it an entry in matrix.yaml, name its checkpoint's folder, or a --database in which it was measured"
     if is_type(name):
         what = f"{name!r} is a type of transformers, which has models of many sizes"

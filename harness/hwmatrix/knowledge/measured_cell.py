@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
+from hwmatrix.faults.belonging import PRECISION_LOSS
 from hwmatrix.records import Dtype, Family, Limits, ModelPlan, Settings, Size, Status, TargetPlan, Tolerance, plan_from_json
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.store.reading import reading, records
@@ -81,10 +82,6 @@ class MeasuredCell:
     def _compared_twice(self) -> bool:
         """Whether ``excess`` is the error from the same rounded weights in float32, and not that from the reference."""
         return self.settings.dtype in descriptor_of(self.target.backend).rounds
-
-
-PRECISION_LOSS: Final = "precision_loss"
-"""The error type of a cell whose target is right, but whose precision costs the model too much."""
 
 
 def find_cell(

@@ -8,28 +8,38 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+import pydantic
+from pydantic.dataclasses import dataclass
+
 from hwmatrix.errors import Problem
-from hwmatrix.knowledge.evidence import Evidence, Nearness
+from hwmatrix.knowledge.evidence import Evidence, Nearness, counted
 from hwmatrix.knowledge.requirements import memory_kind
 from hwmatrix.records import Dtype, Execution, Isolation, Size, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from hwmatrix.records import Backend, ModelPlan
 
-
+_STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="null")
 _WHOLE: Final = 100.0
 """Milliseconds from which no decimals are shown."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The user's limits: MiB of memory, loss, milliseconds of latency; None: no limit."""
+    """The user's limits: MiB of memory, loss, milliseconds of latency; None: no limit.
+
+    The latency is that of one forward pass, or, where text is generated, of one token.
+    """
 
     memory_mb: float | None = None
     loss: float | None = None
     latency_ms: float | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is a limit."""
+        return any(limit is not None for limit in (self.memory_mb, self.loss, self.latency_ms))
 
     def problems(self) -> list[Problem]:
         """What is wrong with the limits, named as options."""
@@ -45,48 +55,70 @@ class Bounds:
         ]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Measured:
-    """A cell that passed. ``memory_mb`` is the peak of the device's memory for GPUs, else of the process.
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class MeasuredCell:
+    """A measured cell that passed. ``against`` says why it cannot be chosen; empty: it can.
 
-    ``loss`` is the relative error against the reference, 0 for float32. Values that were not measured are None. ``against`` says why it
-    cannot be chosen: the limits that it exceeds, what was not measured, or that it is not hardware; empty: it can.
+    ``precision`` is the one that the runtime says it uses. ``p50_ms`` is the median of ``samples``, None if it was not timed, and
+    ``doubts`` say why it is less certain than it looks; ``tokens_s`` are tokens a second after the first. ``memory_mb`` is the peak of the
+    device's memory for GPUs, else of the process; ``loss`` the relative error against the float32 reference, 0 in float32. ``speed_up`` is
+    over cpu in float32, ``own_speed_up`` over the target's own float32, each in the same run on the same machine, in full size, and only if
+    the difference is significant.
     """
 
-    record: Evidence
+    target: str
+    hardware: str
+    dtype: Dtype
+    precision: Dtype | None
+    p50_ms: float | None
+    tokens_s: float | None
+    samples: int | None
+    speed_up: float | None
+    own_speed_up: float | None
     memory_mb: float | None
     loss: float | None
     against: tuple[str, ...]
+    doubts: tuple[str, ...]
+    run_id: str
+    measured_at: str | None
 
     @property
-    def precision(self) -> str:
+    def name(self) -> str:
         """The precision, with the runtime's choice if it was free: ``default (bfloat16)``."""
-        record = self.record
-        chosen = record.precision if record.dtype is Dtype.DEFAULT else None
-        return f"{record.dtype.value} ({chosen.value})" if chosen is not None else record.dtype.value
+        chosen = self.precision if self.dtype is Dtype.DEFAULT else None
+        return f"{self.dtype.value} ({chosen.value})" if chosen is not None else self.dtype.value
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MeasuredChoice:
-    """The cells of a model with the same settings on one machine, the best first. ``best`` is None if none can be chosen.
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ChoiceEntry:
+    """The measured cells with the same settings, in one isolation on one machine, the best first; ``best`` is null if none can be chosen.
 
-    The best is the fastest of those within the limits; of several that cannot be told apart from it, because their 95 % intervals overlap,
-    the one that takes the least memory.
+    ``rule`` says what makes it the best. ``new_tokens`` is 0 for one forward pass. ``instructions`` are those of the ``processor`` that
+    matter for speed; ``lacking`` are those of them that this machine's processor lacks.
     """
 
     size: Size
     batch: int
     sequence_length: int
+    new_tokens: int
     threads: int
     isolation: Isolation | None
     host: str | None
-    cells: tuple[Measured, ...]
+    processor: str | None
+    instructions: tuple[str, ...]
+    lacking: tuple[str, ...]
+    rule: str
+    best: MeasuredCell | None
+    cells: tuple[MeasuredCell, ...]
 
-    @property
-    def best(self) -> Measured | None:
-        """The cell to choose."""
-        first = self.cells[0]
-        return None if first.against else first
+
+_CHOICE: Final = pydantic.TypeAdapter(ChoiceEntry)
+
+
+def choice_data(choice: ChoiceEntry) -> dict[str, object]:
+    """A choice among measured cells as plain data."""
+    data: dict[str, object] = _CHOICE.dump_python(choice, mode="json")
+    return data
 
 
 def of_model(records: Iterable[Evidence], plan: ModelPlan | None, model_name: str) -> list[Evidence]:
@@ -96,38 +128,39 @@ def of_model(records: Iterable[Evidence], plan: ModelPlan | None, model_name: st
     ]
 
 
-def choices(records: Iterable[Evidence], bounds: Bounds) -> tuple[MeasuredChoice, ...]:
-    """For each group of comparable cells, which is best. Cells that failed are left out.
+def choices(
+    records: Sequence[Evidence],
+    bounds: Bounds,
+    *,
+    only: Callable[[Evidence], bool] = lambda _: True,
+    instructions_here: Collection[str] | None = None,
+) -> tuple[ChoiceEntry, ...]:
+    """For each group of comparable cells, which is best. Groups that generate text come first. Cells that failed are left out.
+
+    A model that generates is chosen on hardware and in a precision in which it generates right, also for one forward pass.
 
     Args:
-        records: the cells of one model, the newest first.
+        records: all cells of one model, the newest first.
         bounds: the limits.
+        only: selects the cells to choose from.
+        instructions_here: the instructions of this machine's processor; None: not known.
     """
-    groups: dict[tuple[Size, int, int, int, Isolation | None, str | None], dict[tuple[str, Dtype], Evidence]] = {}
-    for record in records:
-        settings = (record.size, record.batch, record.sequence_length, record.threads, record.isolation, record.host)
-        groups.setdefault(settings, {}).setdefault((record.target, record.dtype), record)
+    groups: dict[tuple[object, ...], dict[tuple[str, Dtype], Evidence]] = {}
+    for record in filter(only, records):
+        settings = (record.size, record.batch, record.sequence_length, record.new_tokens, record.threads)
+        place = (record.isolation, record.host, record.processor, record.instructions)
+        groups.setdefault((*settings, *place), {}).setdefault((record.target, record.dtype), record)
     made = []
-    for (size, batch, length, threads, isolation, host), found in groups.items():
-        passed = [_measured(record, bounds) for record in found.values() if record.status is Status.PASS]
+    for group in groups.values():
+        passed = [record for record in group.values() if record.status is Status.PASS]
         if passed:
-            made.append(
-                MeasuredChoice(
-                    size=size,
-                    batch=batch,
-                    sequence_length=length,
-                    threads=threads,
-                    isolation=isolation,
-                    host=host,
-                    cells=tuple(_ranked(passed)),
-                )
-            )
-    return tuple(made)
+            made.append(_choice(passed, records, bounds, instructions_here))
+    return tuple(sorted(made, key=lambda choice: not choice.new_tokens))
 
 
-def best_on(found: Iterable[MeasuredChoice], hardware: Backend) -> Measured | None:
+def best_on(found: Iterable[ChoiceEntry], hardware: Backend) -> MeasuredCell | None:
     """The best cell of one kind of hardware, on the first machine that has one; None if none can be chosen."""
-    return next((each for choice in found for each in choice.cells if each.record.backend is hardware and not each.against), None)
+    return next((cell for choice in found for cell in choice.cells if cell.hardware == hardware and not cell.against), None)
 
 
 def loss_of(record: Evidence) -> float | None:
@@ -138,46 +171,119 @@ def loss_of(record: Evidence) -> float | None:
     return record.relative_error
 
 
-def _measured(record: Evidence, bounds: Bounds) -> Measured:
+def _choice(passed: Sequence[Evidence], records: Sequence[Evidence], bounds: Bounds, here: Collection[str] | None) -> ChoiceEntry:
+    first = passed[0]
+    cells = tuple(cell for _, cell in _ranked([(record, _measured(record, records, bounds)) for record in passed]))
+    instructions = tuple((first.instructions or "").split())
+    lacking = () if here is None or all(memory_kind(record.backend) == "device" for record in passed) else set(instructions) - set(here)
+    generates = any(record.new_tokens for record in records)
+    return ChoiceEntry(
+        size=first.size,
+        batch=first.batch,
+        sequence_length=first.sequence_length,
+        new_tokens=first.new_tokens,
+        threads=first.threads,
+        isolation=first.isolation,
+        host=first.host,
+        processor=first.processor,
+        instructions=instructions,
+        lacking=tuple(sorted(lacking)),
+        rule="the fastest"
+        + (" that generates right" if generates else "")
+        + (" within the limits" if bounds else "")
+        + "; of those whose 95 % intervals overlap, the one with the least loss, then the least memory",
+        best=cells[0] if not cells[0].against else None,
+        cells=cells,
+    )
+
+
+def _measured(record: Evidence, records: Sequence[Evidence], bounds: Bounds) -> MeasuredCell:
+    on_hardware = record.execution is Execution.HARDWARE
     memory = record.device_peak_mb if memory_kind(record.backend) == "device" else record.peak_mb
-    loss = loss_of(record)
-    against = [] if record.execution is Execution.HARDWARE else [f"{record.execution.value}: no speed"]
-    if record.execution is Execution.HARDWARE:
-        if record.p50_ms is None:
-            against.append("latency not measured")
-        elif bounds.latency_ms is not None and record.p50_ms > bounds.latency_ms:
-            ms = f"{record.p50_ms:,.0f}" if record.p50_ms >= _WHOLE else f"{record.p50_ms:.3g}"
-            against.append(f"{ms} ms exceed {bounds.latency_ms:g}")
+    loss, wrong = loss_of(record), _generation(record, records)
+    against = [wrong] if wrong else []
+    latency = record.p50_ms if not record.new_tokens else 1000 * record.batch / record.tokens_s if record.tokens_s else None
+    if not on_hardware:
+        against.append(f"{record.execution.value}: no speed")
+    elif record.p50_ms is None:
+        against.append("latency not measured")
+    elif bounds.latency_ms is not None and (latency is None or latency > bounds.latency_ms):
+        against.append("time per token not measured" if latency is None else f"{_ms(latency)} exceed {bounds.latency_ms:g}")
     for amount, limit, name, unit in ((memory, bounds.memory_mb, "memory", " MiB"), (loss, bounds.loss, "loss", "")):
         if limit is None:
             continue
         if amount is None:
             against.append(f"{name} not measured")
         elif amount > limit:
-            told = f"{amount:,.0f}{unit} exceed {limit:,.0f}" if unit else f"a loss of {amount:.2g} exceeds {limit:g}"
-            against.append(told)
-    return Measured(record=record, memory_mb=memory, loss=loss, against=tuple(against))
+            against.append(f"{amount:,.0f}{unit} exceed {limit:,.0f}" if unit else f"a loss of {amount:.2g} exceeds {limit:g}")
+    return MeasuredCell(
+        target=record.target,
+        hardware=record.backend.value,
+        dtype=record.dtype,
+        precision=record.precision,
+        p50_ms=record.p50_ms if on_hardware else None,
+        tokens_s=record.tokens_s if on_hardware else None,
+        samples=record.samples,
+        speed_up=counted(record, record.speed_up) if record.speed_differs else None,
+        own_speed_up=counted(record, record.own_speed_up),
+        memory_mb=memory,
+        loss=loss,
+        against=tuple(against),
+        doubts=record.doubts,
+        run_id=record.run_id,
+        measured_at=record.started_at,
+    )
 
 
-def _ranked(cells: Sequence[Measured]) -> list[Measured]:
+def _generation(record: Evidence, records: Iterable[Evidence]) -> str | None:
+    """Why a forward pass does not speak for a model that generates: it generates wrong there in this precision, or was not tried.
+
+    Cells on the same processor count before others. A tiny model that generates right proves nothing for the full size, but one that fails
+    does.
+    """
+    generating = [each for each in records if each.new_tokens]
+    if record.new_tokens or not generating:
+        return None
+    alike = [each for each in generating if each.target == record.target and _precision(each) == _precision(record)]
+    tried = [each for each in alike if each.level is not None and each.size is record.size]
+    same = [each for each in tried if (each.processor, each.instructions) == (record.processor, record.instructions)]
+    smaller = [each for each in alike if each.level is not None and each.size is Size.TINY]
+    failed = next((each for each in same or tried or smaller if each.status is not Status.PASS), None)
+    if failed is not None:
+        where = "" if same or failed.processor is None else f" on {failed.processor}"
+        return f"generating ends as {failed.status.value}{' in tiny' if failed.size is not record.size else ''}{where}"
+    return None if tried else "generating was not tried"
+
+
+def _precision(record: Evidence) -> tuple[Dtype, Dtype | None]:
+    """The precision, and what the runtime chose if it was free."""
+    return record.dtype, record.precision if record.dtype is Dtype.DEFAULT else None
+
+
+def _ranked(cells: Sequence[tuple[Evidence, MeasuredCell]]) -> list[tuple[Evidence, MeasuredCell]]:
     """Those that can be chosen, the best first; then the others that have a speed, the fastest first; then those without."""
-    hardware = [each for each in cells if each.record.execution is Execution.HARDWARE and each.record.p50_ms is not None]
-    fastest_first = sorted(hardware, key=lambda each: each.record.p50_ms or 0.0)
-    possible = [each for each in fastest_first if not each.against]
+    timed = sorted((each for each in cells if each[1].p50_ms is not None), key=lambda each: each[1].p50_ms or 0.0)
+    possible = [each for each in timed if not each[1].against]
     if possible:
-        highest = _high(possible[0])
-        tied = [each for each in possible if _low(each) <= highest]
-        best = min(tied, key=lambda each: float("inf") if each.memory_mb is None else each.memory_mb)
+        highest = _high(possible[0][0])
+        tied = [each for each in possible if _low(each[0]) <= highest]
+        best = min(tied, key=lambda each: (_known(each[1].loss), _known(each[1].memory_mb)))
         possible = [best, *(each for each in possible if each is not best)]
-    others = [each for each in fastest_first if each.against]
-    return [*possible, *others, *(each for each in cells if each not in hardware)]
+    others = [each for each in timed if each[1].against]
+    return [*possible, *others, *(each for each in cells if each[1].p50_ms is None)]
 
 
-def _low(each: Measured) -> float:
-    record = each.record
+def _ms(latency: float) -> str:
+    return f"{latency:,.0f} ms" if latency >= _WHOLE else f"{latency:.3g} ms"
+
+
+def _known(amount: float | None) -> float:
+    return float("inf") if amount is None else amount
+
+
+def _low(record: Evidence) -> float:
     return record.ci_low_ms if record.ci_low_ms is not None else record.p50_ms or 0.0
 
 
-def _high(each: Measured) -> float:
-    record = each.record
+def _high(record: Evidence) -> float:
     return record.ci_high_ms if record.ci_high_ms is not None else record.p50_ms or 0.0

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from hwmatrix import __version__
 from hwmatrix.knowledge.evidence import DATABASE, Evidence, default_database, folded, read_evidence
 from hwmatrix.knowledge.measured_memory import MemoryOnRecord, memory_on_record
-from hwmatrix.knowledge.snapshot import Executed, Snapshot, checksum, collect, executed_of, read
+from hwmatrix.knowledge.snapshot import FORMAT, Executed, Snapshot, checksum, collect, executed_of, read
 from hwmatrix.records import Backend
 from hwmatrix.store.reading import database_at, reading, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from hwmatrix.records import ModelPlan
 
 LATEST: Final = Path("reports/latest")
 PUBLISHED: Final = Path("reports/published")
@@ -93,6 +95,14 @@ class OnRecord:
         """The peaks of :attr:`own`."""
         return tuple(cell for source in self.sources if source.place in {Place.NAMED, Place.LATEST} for cell in source.memory)
 
+    def generates(self, plan: ModelPlan | None, model_name: str) -> bool:
+        """Whether a model generated text somewhere, or was tried to."""
+        return any(record.is_same_model(plan, model_name) for record in self._generating)
+
+    @functools.cached_property
+    def _generating(self) -> tuple[Evidence, ...]:
+        return tuple(record for record in self.evidence if record.new_tokens)
+
     @functools.cached_property
     def _by_hardware(self) -> dict[Backend, tuple[Evidence, ...]]:
         return {backend: tuple(record for record in self.evidence if record.backend is backend) for backend in Backend}
@@ -144,7 +154,9 @@ def published_databases(folder: Path) -> dict[str, Path]:
 
 def in_step(databases: Mapping[str, Path], snapshot: Snapshot) -> bool:
     """Whether a snapshot was made from exactly these databases."""
-    return databases.keys() == snapshot.made_of.keys() and all(checksum(path) == snapshot.made_of[at] for at, path in databases.items())
+    if snapshot.format != FORMAT or databases.keys() != snapshot.made_of.keys():
+        return False
+    return all(checksum(path) == snapshot.made_of[at] for at, path in databases.items())
 
 
 def _files(named: Path | None, latest: Path) -> dict[Place, tuple[Path, ...]]:
@@ -212,7 +224,8 @@ def _first_peaks(sources: list[Source]) -> Iterable[MemoryOnRecord]:
 def _key(record: Evidence | MemoryOnRecord) -> tuple[object, ...]:
     """The identity of a cell, regardless of the machine."""
     settings = (record.size, record.target, record.backend, record.dtype, record.batch, record.sequence_length, record.threads)
-    return (folded(record.model), folded(record.hub_id), *settings)
+    generated = record.new_tokens if isinstance(record, Evidence) else 0  # memory is that of forward passes
+    return (folded(record.model), folded(record.hub_id), *settings, generated)
 
 
 def _of_cells(cells: Snapshot, place: Place, file: Path, where: str) -> Source:

@@ -40,11 +40,15 @@ class Override:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Availability:
-    """Whether hardware is on this system, why not, and its free memory for a model in MiB (None: not known)."""
+    """Whether models can run on hardware of this system, why not, and its free memory for a model in MiB (None: not known).
+
+    ``installed``: also in this interpreter. If not, ``hwmatrix matrix`` makes an image or an environment with what is missing.
+    """
 
     available: bool
     reason: str | None
     memory_mb: int | None
+    installed: bool = True
 
 
 class Needs:
@@ -134,6 +138,7 @@ class HardwareProfile:
         return {
             "compatible": self.compatible,
             "available": self.availability.available,
+            "installed": self.availability.installed,
             "level": known.level.value if known.level is not None and self.override is None else None,
             "basis": self.basis,
             "nearness": known.nearness.value if known.nearness is not None and self.override is None else None,
@@ -219,16 +224,26 @@ def _memory_problems(where: str, usage: Any) -> Iterator[Problem]:
 
 
 def availability_of(hardware: Backend, detections: Mapping[str, Detection]) -> Availability:
-    """Whether one hardware was detected, and its free memory now.
+    """Whether models can run on one hardware of this machine, and its free memory now.
 
-    A GPU has its own memory, and of several GPUs the one with most free memory counts; everything else uses the host's, within the
-    limit of this process's control group. The cpu is always available.
+    It was detected, or it is a runtime that ``hwmatrix matrix`` brings in an image or an environment. A GPU has its own memory, and of
+    several GPUs the one with most free memory counts; everything else uses the host's, within the limit of this process's control
+    group. The cpu is always available.
     """
     found = detections.get(hardware.value)
     if hardware is Backend.CPU or (found is not None and found.available):
         return Availability(available=True, reason=None, memory_mb=_memory_left(hardware, detections))
+    if not descriptor_of(hardware).hardware.needed_here:
+        return Availability(available=True, reason=None, memory_mb=_memory_left(hardware, detections), installed=False)
     reason = "it was not detected" if found is None else found.reason or "no reason is given"
-    return Availability(available=False, reason=reason, memory_mb=None)
+    return Availability(available=False, reason=reason, memory_mb=None, installed=False)
+
+
+def instructions_of(detections: Mapping[str, Detection]) -> tuple[str, ...] | None:
+    """The instructions of this machine's processor that matter for speed; None: not known."""
+    found = detections.get(Backend.CPU.value)
+    known = found.features.get("instructions") if found is not None else None
+    return None if known is None else tuple(known)
 
 
 def _memory_left(hardware: Backend, detections: Mapping[str, Detection]) -> int | None:

@@ -13,6 +13,7 @@ from hwmatrix.knowledge.evidence import Nearness
 from hwmatrix.knowledge.priorities import priority_for
 from hwmatrix.knowledge.profiles import OVERRIDE
 from hwmatrix.records import Backend, Basis, Execution
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,6 +112,8 @@ def _group(profile: HardwareProfile, priority: Sequence[Backend]) -> int:
         return _BASELINE
     if profile.override is not None:
         return _PREFERRED
+    if descriptor_of(profile.hardware).execution is not Execution.HARDWARE:
+        return _SLOWER
     if known.nearness in _BY_ITSELF:
         if known.speed_up is not None:
             return _FASTER if known.speed_up > 1 else _SLOWER
@@ -124,6 +127,9 @@ def _obstacle(profile: HardwareProfile, *, absent_too: bool) -> Reason | None:
     name = profile.hardware.value
     if not profile.availability.available and not absent_too:
         return absence(profile)
+    brought = profile.override is None and not absent_too and not profile.availability.installed
+    if brought and profile.compatibility.nearness not in _BY_ITSELF:
+        return Reason(basis=profile.basis, text=f"{name} is not installed and was not measured: hwmatrix matrix brings it and can try it")
     if profile.compatible is None and profile.hardware is not BASELINE:
         return Reason(basis=profile.basis, text=f"{name} is not known to work: {profile.reason()}")
     if profile.fits is False:
@@ -153,6 +159,7 @@ def _untried(best: HardwareProfile, behind: Sequence[HardwareProfile], priority:
         )
         for profile in behind
         if profile.availability.available
+        and profile.availability.installed
         and profile.hardware in priority[:until]
         and profile.hardware is not BASELINE
         and profile.compatibility.basis is not Basis.MEASURED

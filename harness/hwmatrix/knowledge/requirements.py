@@ -108,7 +108,13 @@ def requirements_for(
     plan, by_name = (plan, "") if plan is not None else _by_name(model_name, classification, found)
     plan = dataclasses.replace(plan, batch=batch or plan.batch, sequence_length=sequence_length or plan.sequence_length)
     asked = Question(model_name=model_name, plan=plan, backend=backend, dtype=dtype)
-    size, source = _size_and_source(asked, cache)
+    try:
+        size, source = _size_and_source(asked, cache)
+    except RequirementsError as unknown:
+        known = _by_its_peak(asked, found.memory, unknown)
+        if known is None:
+            raise
+        return known
     estimate = _measured_estimate(asked, found.memory) or estimate_for(size, backend, dtype, source=source)
     free = available_memory_mb(backend) if available_mb is None else available_mb
     fitting, fit_note = _largest_batch(asked, size, estimate, free)
@@ -284,6 +290,35 @@ def _measured_estimate(asked: Question, found: tuple[MemoryOnRecord, ...]) -> Es
     fitted = calibration().backends.get(asked.backend)
     note = f"measured on {cell.target} in run {cell.run_id}"
     return Estimate(peak_mb=peak, margin=fitted.margin if fitted else _UNKNOWN_ERROR, basis=Basis.MEASURED, note=note)
+
+
+def _by_its_peak(asked: Question, found: tuple[MemoryOnRecord, ...], unknown: RequirementsError) -> Requirements | None:
+    """What a model of unknown size needs by its newest measured peak, with the requested settings if possible; None if there is none."""
+    own = [cell for cell in found if (cell.backend, cell.dtype) == (asked.backend, asked.dtype) and same_model(asked.plan, cell.plan)]
+    own.sort(key=lambda cell: (cell.batch, cell.sequence_length) != (asked.plan.batch, asked.plan.sequence_length))
+    kind = memory_kind(asked.backend)
+    peaks = ((cell, cell.device_peak_mb if kind == "device" else cell.peak_mb) for cell in own)
+    cell, peak = next(((cell, peak) for cell, peak in peaks if peak is not None), (None, None))
+    if cell is None or peak is None or cell.parameters is None:
+        return None
+    settings = f"{cell.size.value}, batch {cell.batch}, {cell.sequence_length} tokens"
+    fitted = calibration().backends.get(asked.backend)
+    return Requirements(
+        model_name=asked.model_name,
+        hardware=asked.backend.value,
+        dtype=asked.dtype,
+        batch=cell.batch,
+        sequence_length=cell.sequence_length,
+        memory_kind=kind,
+        min_memory_mb=math.ceil(peak),
+        recommended_memory_mb=math.ceil(peak * (1 + (fitted.margin if fitted else _UNKNOWN_ERROR))),
+        cpu_cores=_cores(cell.parameters),
+        disk_space_mb=None,
+        batch_size=None,
+        parameters=cell.parameters,
+        basis=Basis.MEASURED,
+        note=f"measured on {cell.target} in run {cell.run_id} ({settings}); larger settings are not estimated: {unknown.message}",
+    )
 
 
 def _largest_batch(asked: Question, size: ModelSize, estimate: Estimate, free: int | None) -> tuple[int, str]:

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-FORMAT: Final = "hwmatrix/evidence/2"
+FORMAT: Final = "hwmatrix/evidence/3"
+_OLDER: Final = "hwmatrix/evidence/2"
+"""Without cells that generate, and without the columns that were added with these."""
 _EVIDENCE: Final = tuple(field.name for field in dataclasses.fields(Evidence))
 _MEMORY: Final = tuple(field.name for field in dataclasses.fields(MemoryOnRecord))
 _COLUMNS: Final = tuple(dict.fromkeys((*_EVIDENCE, *_MEMORY)))
-_KEY: Final = ("size", "target", "backend", "dtype", "batch", "sequence_length", "threads")
+_KEY: Final = ("size", "target", "backend", "dtype", "batch", "sequence_length", "threads", "new_tokens")
 _DIGITS: Final = 5
 """Significant digits kept of a measured number: more than any measurement here reproduces."""
 
@@ -50,6 +52,7 @@ class Snapshot:
     made_of: dict[str, str]
     executed: Executed
     cells: tuple[dict[str, Any], ...]
+    format: str = FORMAT
 
     def evidence(self, where: Path) -> tuple[Evidence, ...]:
         """The cells as evidence. ``where`` is the file that they come from.
@@ -65,7 +68,7 @@ class Snapshot:
         Raises:
             StoreError: it holds a word that this version does not know.
         """
-        full = (cell for cell in self.cells if cell["size"] == "full" and cell["status"] in {"pass", "mismatch"})
+        full = (cell for cell in self.cells if cell["size"] == "full" and not cell["new_tokens"] and cell["status"] in {"pass", "mismatch"})
         measured = (cell for cell in full if cell["peak_mb"] is not None or cell["device_peak_mb"] is not None)
         return tuple(memory_of({name: cell[name] for name in _MEMORY}, where) for cell in measured)
 
@@ -150,13 +153,17 @@ def read(path: Path) -> Snapshot:
     try:
         document = json.loads(gzip.decompress(path.read_bytes()))
         found = document.get("format")
-        if found != FORMAT:
+        if found not in {FORMAT, _OLDER}:
             raise StoreError(f"{path}: its format is {found}, this hwmatrix reads {FORMAT}", advice=advice)
-        columns = {name: _unpacked(document["cells"][name]) for name in _COLUMNS}
+        packed = document["cells"]
+        if found == _OLDER:
+            count = len(_unpacked(packed["model"]))
+            packed = {name: {"values": [0 if name == "new_tokens" else None] * count} for name in _COLUMNS} | packed
+        columns = {name: _unpacked(packed[name]) for name in _COLUMNS}
         cells = tuple(dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
         versions = {package: tuple(each) for package, each in document["versions"].items()}
         executed = Executed(first=document["first"], last=document["last"], versions=versions)
-        return Snapshot(made_of=document["made_of"], executed=executed, cells=cells)
+        return Snapshot(made_of=document["made_of"], executed=executed, cells=cells, format=found)
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise StoreError(f"{path}: cannot be read as published evidence: {type(error).__name__}: {error}", advice=advice) from error
 

@@ -26,10 +26,7 @@ def check_name(model_name: str) -> None:
     if model_name.startswith((".", "/", "~")) or model_name.count("/") > 1 or "\\" in model_name:
         hint = "hwmatrix classify --models PATH reads the configuration of a checkpoint's folder"
         raise ConfigError([Problem(where=where, what=f"{model_name!r} is a path", hint=hint)])
-    proposal = re.sub(r"[^A-Za-z0-9._/-]+", "-", model_name).strip("-./")[:_LONGEST]
     hint = "a name has at most 200 letters, digits, '-', '_', '.', and one '/' between owner and name"
-    if proposal and _NAME.fullmatch(proposal):
-        hint += f"; did you mean {proposal!r}?"
     raise ConfigError([Problem(where=where, what=f"{model_name[:_LONGEST]!r} is not a valid model name", hint=hint)])
 
 

@@ -70,8 +70,9 @@ class Requirements:
     """What a model needs on a kind of hardware with some settings. Memory and disk in MiB.
 
     ``memory_kind`` says which memory is meant: ``host`` (the process) or ``device``. ``min_memory_mb`` is the expected peak,
-    ``recommended_memory_mb`` leaves room for the estimate's own error (its 90th percentile). ``batch_size`` is the largest that
-    fits into the available memory, at least 1. ``basis`` and ``note`` say what the numbers are based on.
+    ``recommended_memory_mb`` leaves room for the estimate's own error (its 90th percentile). ``batch_size`` is the largest that fits
+    into the available memory, at least 1; it and the disk space are None if only a peak is known. ``basis`` and ``note`` say what the
+    numbers are based on.
     """
 
     model_name: str
@@ -83,8 +84,8 @@ class Requirements:
     min_memory_mb: int
     recommended_memory_mb: int
     cpu_cores: int
-    disk_space_mb: int
-    batch_size: int
+    disk_space_mb: int | None
+    batch_size: int | None
     parameters: int
     basis: Basis
     note: str

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.faults.belonging import belongs_to
 from hwmatrix.records import Execution, Stage, Status
 from hwmatrix.report import adapted
 from hwmatrix.report.contract import CellError
@@ -47,7 +48,7 @@ class Alternative:
 class Answer:
     """Everything that the run knows about one cell. ``log`` is the end of its traceback, ``doubts`` are reasons for low confidence.
 
-    ``attempts`` are retries after it failed, each with one change.
+    ``attempts`` are retries after it failed, each with one change. ``belongs_to`` says whom to tell, where the data say so.
     """
 
     run_id: str
@@ -59,6 +60,7 @@ class Answer:
     alternatives: tuple[Alternative, ...]
     doubts: tuple[str, ...]
     attempts: tuple[AttemptRow, ...] = ()
+    belongs_to: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,7 @@ def _answer(rows: ReportRows, cell: CellRow, stages: dict[Stage, float]) -> Answ
         alternatives=alternatives(rows.cells, cell) if cell.status is not Status.PASS else (),
         doubts=tuple(f"{row['doubt']}: {row['detail']}" for row in rows.analysis.doubts if row["cell_key"] == cell.cell_key),
         attempts=adapted.by_cell(rows).get(cell.cell_key, ()),
+        belongs_to=belongs_to(status=cell.status, error_type=cell.error_type, method=cell.method, target=cell.target, origin=cell.origin),
     )
 
 
@@ -121,8 +124,8 @@ def alternatives(cells: Iterable[CellRow], asked: CellRow) -> tuple[Alternative,
     """The most similar cells that passed: the model on this target with other settings, on other targets, then related models here."""
     found: list[tuple[tuple[int, int, float], Alternative]] = []
     for cell in cells:
-        if cell.status is not Status.PASS:
-            continue
+        if cell.status is not Status.PASS or bool(cell.new_tokens) is not bool(asked.new_tokens):
+            continue  # one forward pass is no way to generate
         if cell.model == asked.model and cell.target == asked.target:
             rank, differs = 0, _setting_differences(asked, cell)
         elif cell.model == asked.model and cell.size is asked.size:

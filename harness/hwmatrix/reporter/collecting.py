@@ -79,7 +79,7 @@ def _model_errors(answer: ModelAnswer) -> Iterator[ReportedError]:
     if needs["min_memory_mb"] is None:
         yield of_type("size_unknown", str(needs["note"]), component=COMPONENT, model_name=name)
     if not any(_usable(profile) for profile in profiles.values()):
-        here = [hardware for hardware, profile in profiles.items() if profile["available"]]
+        here = [hardware for hardware, profile in profiles.items() if profile["installed"]]
         reasons = "; ".join(f"{hardware}: {_short_reason(profiles[hardware])}" for hardware in here) or "there is no hardware here"
         message = f"no hardware here is known to run {name}: {reasons}"
         yield of_type("no_compatible_hardware", message, component=COMPONENT, model_name=name)
@@ -89,7 +89,7 @@ def _hardware_errors(answer: ModelAnswer) -> Iterator[ReportedError]:
     """Available hardware that cannot run the model. The detection reports missing hardware."""
     name = answer["model_name"]
     for hardware, profile in answer["hardware_profile"].items():
-        if not profile["available"]:
+        if not profile["installed"]:
             continue
         if profile["compatible"] is False:
             verdict = "is not expected to work" if profile["basis"] == Basis.PRIOR else "does not work"
@@ -101,7 +101,7 @@ def _hardware_errors(answer: ModelAnswer) -> Iterator[ReportedError]:
 
 
 def _usable(profile: Mapping[str, Any]) -> bool:
-    return profile["available"] is True and profile["compatible"] is True and profile["fits"] is not False
+    return profile["installed"] is True and profile["compatible"] is True and profile["fits"] is not False
 
 
 def _short_reason(profile: Mapping[str, Any]) -> str:

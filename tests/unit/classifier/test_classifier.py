@@ -159,13 +159,14 @@ def test_a_pytorch_build_that_cannot_use_the_hardware_is_reported() -> None:
 @pytest.mark.usefixtures("database")
 def test_compatible_and_available_are_independent() -> None:
     profile = classifier("onnxruntime").classify_model("vit")["hardware_profile"]
-    sides = {name: (entry["compatible"], entry["available"]) for name, entry in profile.items()}
-    assert sides["cpu"] == (True, True)
-    assert sides["openvino"] == (True, False)
-    assert sides["onnxruntime"] == (False, True)
-    assert sides["qnn"] == (None, False)
+    sides = {name: (entry["compatible"], entry["available"], entry["installed"]) for name, entry in profile.items()}
+    assert sides["cpu"] == (True, True, True)
+    assert sides["openvino"] == (True, True, False)
+    assert sides["onnxruntime"] == (False, True, True)
+    assert sides["qnn"] == (None, True, False)
+    assert sides["cuda"] == (True, False, False)
     assert profile["onnxruntime"]["basis"] == "measured"
-    assert profile["openvino"]["unavailable_because"] == "no openvino in this test"
+    assert profile["cuda"]["unavailable_because"] == "no cuda in this test"
     assert profile["cpu"]["memory_usage"]["peak"] > 100
 
 

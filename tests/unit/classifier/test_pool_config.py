@@ -24,7 +24,8 @@ MEASURED = [evidence("bert", "cpu"), evidence("vit", "cpu", family=Family.VISION
 def member(name: str, family: Family, records: Iterable[Evidence], *here: str, host_mb: int | None = 16_000, **changes: Any) -> PoolMember:
     asked = subject(name, family)
     found = profiles(asked, records, detections(*here, memory_mb=host_mb), **changes)
-    return PoolMember(model_name=name, profiles=found, choice=choose(asked.classification, found))
+    installed = [hardware for hardware, profile in found.items() if profile.availability.installed]
+    return PoolMember(model_name=name, profiles=found, choice=choose(asked.classification, found, installed))
 
 
 def configured(records: Iterable[Evidence], *here: str, **changes: Any) -> PoolAnswer:

@@ -167,7 +167,7 @@ def test_the_cache_is_cleared_first(project: Path, capsys: pytest.CaptureFixture
         (("--model", "./nothing"), 2, "is not a folder"),
         (("--model", "bert", "--output", "x.py"), 2, "--output: it is only allowed with --reproduce"),
         (("--model", "bert", "--matrix", "other.yaml"), 2, "other.yaml: cannot be read"),
-        (("--reproduce", "mixtral", "qnn"), 2, "reports/latest/matrix.duckdb is missing"),
+        (("--reproduce", "mixtral", "qnn"), 7, "there is no such file"),
         (("--reproduce", "mixtral", "qnn", "--all"), 2, "--all and --reproduce contradict each other"),
         (("--reproduce", "mixtral", "qnn", "--database", "nothing.duckdb"), 7, "there is no such file"),
         (("--reproduce", "bert", "cpu", "--database", str(RECORDED)), 3, "passes in run"),

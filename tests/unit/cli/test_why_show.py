@@ -3,6 +3,7 @@
 # ruff: noqa: RUF001 - typographic signs are meant
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 from typing import TYPE_CHECKING
@@ -208,3 +209,63 @@ def test_a_run_without_measurements(tmp_path: Path, capsys: pytest.CaptureFixtur
         made.plan("bert", "cpu")
     assert "cuda: no driver" in ask(capsys, "show", "--database", str(path))
     assert "not run: bert on cpu" in ask(capsys, "why", "bert", "cpu", "--database", str(path))
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One model on one target in two sizes and precisions, each with and without generating; of these, int8 fails where it generates."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "reports" / "published" / "matrix.duckdb"
+    path.parent.mkdir(parents=True)
+    with Database(path) as made:
+        made.run()
+        made.shard("openvino", "openvino")
+        for size, dtype, new_tokens in itertools.product(("tiny", "full"), ("float32", "int8"), (0, 8)):
+            key = f"{size}/{dtype}/{new_tokens}"
+            cell = made.plan("gpt2", "openvino", size=size, dtype=dtype, new_tokens=new_tokens, cell_key=key)
+            made.cell(cell, "openvino", **(unmeasured("mismatch") if dtype == "int8" and new_tokens else {}))
+    return path
+
+
+FILTERS = {
+    "--dtype int8": lambda cell: cell["dtype"] == "int8",
+    "--size full": lambda cell: cell["size"] == "full",
+    "--generation": lambda cell: cell["new_tokens"] > 0,
+    "--no-generation": lambda cell: cell["new_tokens"] == 0,
+}
+
+
+@pytest.mark.usefixtures("settings")
+def test_filters_select_their_intersection(capsys: pytest.CaptureFixture[str]) -> None:
+    every = [answer["cell"] for answer in json.loads(ask(capsys, "why", "gpt2", "openvino", "--format", "json"))["answers"]]
+    assert len(every) == 8
+    for count in (1, 2, 3):
+        for names in itertools.combinations(FILTERS, count):
+            if {"--generation", "--no-generation"} <= set(names):
+                continue
+            words = " ".join(names).split()
+            expected = {cell["cell_key"] for cell in every if all(FILTERS[name](cell) for name in names)}
+            explained = json.loads(ask(capsys, "why", "gpt2", "openvino", *words, "--format", "json"))["answers"]
+            assert {answer["cell"]["cell_key"] for answer in explained} == expected
+            shown = json.loads(ask(capsys, "show", *words, "--format", "json"))["cells"]
+            assert len(shown) == len(expected)
+
+
+@pytest.mark.usefixtures("settings")
+def test_why_prints_a_line_for_each_cell_and_the_worst_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("why", "gpt2", "openvino") == 0
+    told = capsys.readouterr()
+    assert "this is from the published results" in told.err
+    assert sum(line.count("openvino") and line.endswith("tokens)") for line in told.out.splitlines()) == 1
+    assert "mismatch: gpt2 on openvino (full, int8, batch 1, 16 + 8 tokens)" in told.out
+    assert "hwmatrix why" not in told.out
+    every = ask(capsys, "why", "gpt2", "openvino", "--all")
+    assert every.count(": gpt2 on openvino (") == 8
+
+
+@pytest.mark.usefixtures("settings")
+def test_one_forward_pass_is_no_alternative_to_generating(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = json.loads(ask(capsys, "why", "gpt2", "openvino", "--format", "json"))["answers"]
+    offered = [(answer["cell"], each["cell"]) for answer in answers for each in answer["alternatives"]]
+    assert offered
+    assert all(bool(asked["new_tokens"]) is bool(other["new_tokens"]) for asked, other in offered)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import TYPE_CHECKING
+
 import pytest
 from factory_advice import evidence, failed, fast, subject
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hwmatrix.knowledge.compatibility import Tally, compatibility_of, tally
+from hwmatrix.knowledge.compatibility import LEVELS, Tally, compatibility_of, tally
 from hwmatrix.knowledge.evidence import Nearness
 from hwmatrix.records import Backend, Basis, Dtype, Execution, Family, Level, Size, Status
+
+if TYPE_CHECKING:
+    from hwmatrix.knowledge.evidence import Evidence
 
 OPENVINO, WEBGPU, QNN = Backend.OPENVINO, Backend.WEBGPU, Backend.QNN
 
@@ -17,7 +25,7 @@ def test_an_execution_of_the_model_itself_decides() -> None:
     found = compatibility_of(subject("bert"), OPENVINO, records)
     assert (found.compatible, found.level, found.basis, found.nearness) == (True, Level.HIGH, Basis.MEASURED, Nearness.MODEL)
     assert found.speed_up == 2.4
-    assert found.reason == "measured: pass (full, float32, batch 1, run run-1), 2.4 times as fast as cpu"
+    assert found.reason == "measured: pass (full, float32, batch 1, run run-1), 2.4 times as fast as cpu in float32, on unknown processor"
     assert {prior.expectation.value for prior in found.expected} == {"Medium", "High", "REAL"}
 
 
@@ -67,6 +75,40 @@ def test_a_speed_that_does_not_differ_from_the_cpu_s_is_none(speed: dict[str, fl
     found = compatibility_of(subject("bert"), OPENVINO, [evidence("bert", "openvino", **speed)])
     assert found.speed_up is None
     assert "times as fast" not in found.reason
+
+
+def test_a_model_that_generates_works_where_it_generates_right() -> None:
+    right = evidence("whisper", "openvino")
+    wrong = failed("whisper", "openvino", Status.MISMATCH, new_tokens=32)
+    found = compatibility_of(subject("whisper", generates=True), OPENVINO, [right, wrong])
+    assert (found.compatible, found.level, found.precisions) == (False, Level.NONE, ())
+    assert found.reason.endswith("; one forward pass: right (full, float32)")
+    untried = compatibility_of(subject("whisper", generates=True), OPENVINO, [right])
+    assert untried.reason.endswith("generating was not tried there")
+    assert tally([right, wrong]) == Tally(levels={Level.NONE: 1})
+
+
+CELLS = st.builds(
+    evidence,
+    st.just("gpt2"),
+    st.just("openvino"),
+    size=st.sampled_from(list(Size)),
+    dtype=st.sampled_from([Dtype.FLOAT32, Dtype.INT8]),
+    new_tokens=st.sampled_from([0, 32]),
+    status=st.sampled_from([Status.PASS, Status.MISMATCH]),
+).map(lambda record: dataclasses.replace(record, level=Level.HIGH if record.status is Status.PASS else Level.NONE))
+
+
+@given(
+    records=st.lists(CELLS, min_size=1, max_size=8), size=st.sampled_from(list(Size)), dtype=st.sampled_from([Dtype.FLOAT32, Dtype.INT8])
+)
+def test_a_generation_that_fails_never_improves_an_answer(records: list[Evidence], size: Size, dtype: Dtype) -> None:
+    before = compatibility_of(subject("gpt2"), OPENVINO, records)
+    more = failed("gpt2", "openvino", Status.MISMATCH, size=size, dtype=dtype, new_tokens=32)
+    after = compatibility_of(subject("gpt2"), OPENVINO, [*records, more])
+    assert after.order >= before.order
+    assert not (after.compatible and not before.compatible)
+    assert LEVELS.index(tally([*records, more]).level) >= LEVELS.index(tally(records).level)
 
 
 def test_cells_that_were_not_executed_do_not_count() -> None:

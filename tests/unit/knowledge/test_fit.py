@@ -13,6 +13,8 @@ import jsonschema
 import pytest
 from factory_calibration import MARGIN, fixed
 from factory_rows import Database
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from hwmatrix.errors import ConfigError, StoreError
 from hwmatrix.knowledge import requirements
@@ -259,14 +261,17 @@ def test_a_type_of_transformers_has_many_sizes(tmp_path: Path, monkeypatch: pyte
 
 
 def test_suggested_names_come_from_the_database_and_are_printable(tmp_path: Path) -> None:
+    names = ("house-model", "house-\x1b[31mmodel", "horse-model")
     with Database(tmp_path / "m.duckdb") as database:
-        database.run(plan=json.dumps({"models": []}))
+        plans = [dataclasses.replace(NAMELESS, name=name, hub_id=None) for name in names[:2]]
+        database.run(plan=json.dumps({"models": [json.loads(to_json(plan)) for plan in plans]}))
         database.shard("s", "cpu")
-        for name in ("house-model", "house-\x1b[31mmodel"):
-            database.cell(database.plan(name, "cpu"), "s")
+        for name in names:
+            database.cell(database.plan(name, "cpu", size="full", sequence_length=128, cell_key=name), "s")
     with pytest.raises(ConfigError) as refused:
         ask("hose-model", database=tmp_path / "m.duckdb")
     assert "did you mean house-model?" in str(refused.value)
+    assert "horse-model" not in str(refused.value), "nothing is known of it but its name"
     assert "\x1b" not in str(refused.value)
 
 
@@ -286,3 +291,16 @@ def test_the_document_follows_its_schema() -> None:
         data = as_data(document)
         assert next(iter(data)) == "schema"
         jsonschema.Draft202012Validator(json_schema()).validate(json.loads(json.dumps(data)))
+
+
+@given(st.text("abcdefglmprt0123456789 -_/.", min_size=1, max_size=20).filter(lambda name: not name.startswith((".", "/"))))
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example("llama 135M")
+@example("bert base")
+def test_a_suggested_name_is_accepted(name: str) -> None:
+    try:
+        ask(name)
+    except ConfigError as error:
+        _, _, rest = error.problems[0].hint.partition("did you mean ")
+        for suggestion in filter(None, rest.partition("?")[0].split(", ")):
+            assert ask(suggestion).hardware

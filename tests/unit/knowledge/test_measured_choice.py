@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from factory_advice import evidence, failed
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hwmatrix.knowledge.measured_choice import Bounds, best_on, choices, of_model
-from hwmatrix.records import Backend, Dtype, Execution, Size
+from hwmatrix.records import Backend, Dtype, Execution, Level, Size, Status
 
 if TYPE_CHECKING:
     from hwmatrix.knowledge.evidence import Evidence
-    from hwmatrix.knowledge.measured_choice import MeasuredChoice
+    from hwmatrix.knowledge.measured_choice import ChoiceEntry
 
 
 def cell(hardware: str, dtype: Dtype = Dtype.FLOAT32, *, ms: float | None = 10.0, mb: float | None = 500.0, **changes: Any) -> Evidence:
@@ -32,8 +34,8 @@ CELLS = (
 )
 
 
-def chosen(found: tuple[MeasuredChoice, ...]) -> list[tuple[str, str] | None]:
-    return [None if (best := each.best) is None else (best.record.target, best.precision) for each in found]
+def chosen(found: tuple[ChoiceEntry, ...]) -> list[tuple[str, str] | None]:
+    return [None if (best := each.best) is None else (best.target, best.name) for each in found]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_the_best_is_the_fastest_within_all_limits(limits: dict[str, float], bes
 
 def test_the_reasons_name_every_limit_that_a_cell_exceeds() -> None:
     (found,) = choices(CELLS, Bounds(memory_mb=350, loss=0.01, latency_ms=3.5))
-    assert {(each.record.target, each.precision): each.against for each in found.cells} == {
+    assert {(each.target, each.name): each.against for each in found.cells} == {
         ("openvino", "bfloat16"): ("700 MiB exceed 350", "a loss of 0.016 exceeds 0.01"),
         ("cpu", "bfloat16"): ("4 ms exceed 3.5", "400 MiB exceed 350", "a loss of 0.018 exceeds 0.01"),
         ("openvino", "float32"): ("5 ms exceed 3.5", "900 MiB exceed 350"),
@@ -63,9 +65,72 @@ def test_the_reasons_name_every_limit_that_a_cell_exceeds() -> None:
     }
 
 
-def test_of_cells_that_cannot_be_told_apart_the_one_with_least_memory_is_best() -> None:
+def test_of_cells_that_cannot_be_told_apart_the_one_with_least_loss_then_least_memory_is_best() -> None:
     alike = (cell("openvino", ms=5.0, mb=900.0), cell("onnxruntime", ms=5.01, mb=300.0), cell("cpu", ms=6.0, mb=100.0))
     assert chosen(choices(alike, Bounds())) == [("onnxruntime", "float32")]
+    rounded = cell("openvino", Dtype.INT8, ms=4.99, mb=100.0, relative_error=0.02)
+    assert chosen(choices((*alike, rounded), Bounds())) == [("onnxruntime", "float32")]
+
+
+def test_for_a_model_that_generates_only_what_generates_right_is_best() -> None:
+    passes = (cell("openvino", Dtype.A8W8, ms=1.0), cell("openvino", Dtype.INT8, ms=2.0), cell("openvino", ms=4.0), cell("cpu", ms=9.0))
+    generating = (
+        cell("openvino", Dtype.INT8, ms=20.0, new_tokens=32, status=Status.MISMATCH, level=Level.NONE, processor="another"),
+        cell("openvino", ms=90.0, new_tokens=32, tokens_s=11.0),
+        cell("cpu", ms=50.0, new_tokens=32, size=Size.TINY),
+    )
+    found = choices((*passes, *generating), Bounds())
+    assert [(each.new_tokens, each.size) for each in found] == [(32, Size.FULL), (32, Size.TINY), (0, Size.FULL)]
+    assert chosen(found) == [("openvino", "float32"), ("cpu", "float32"), ("openvino", "float32")]
+    assert {(each.target, each.name): each.against for each in found[-1].cells} == {
+        ("openvino", "float32"): (),
+        ("openvino", "a8w8"): ("generating was not tried",),
+        ("openvino", "int8"): ("generating ends as mismatch on another",),
+        ("cpu", "float32"): ("generating was not tried",),
+    }
+    assert "that generates right" in found[-1].rule
+
+
+def test_a_choice_says_which_instructions_this_machine_lacks() -> None:
+    measured = cell("openvino", instructions="amx_int8 avx2 avx512f")
+    assert choices((measured,), Bounds(), instructions_here=["avx2"])[0].lacking == ("amx_int8", "avx512f")
+    assert choices((measured,), Bounds(), instructions_here=["amx_int8", "avx2", "avx512f"])[0].lacking == ()
+    assert choices((measured,), Bounds())[0].lacking == ()
+
+
+RECORDS = st.lists(
+    st.builds(
+        cell,
+        st.sampled_from(["cpu", "openvino", "onnxruntime"]),
+        st.sampled_from([Dtype.FLOAT32, Dtype.INT8]),
+        ms=st.sampled_from([1.0, 1.001, 2.0, 4.0]),
+        mb=st.sampled_from([100.0, 200.0]),
+        relative_error=st.sampled_from([0.0, 0.02]),
+        new_tokens=st.sampled_from([0, 32]),
+        size=st.sampled_from(list(Size)),
+        run_id=st.sampled_from(["a", "b"]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(records=RECORDS, loss=st.sampled_from([None, 0.01]), memory=st.sampled_from([None, 150]))
+def test_what_is_called_best_follows_the_printed_rule(records: list[Evidence], loss: float | None, memory: int | None) -> None:
+    bounds = Bounds(loss=loss, memory_mb=memory)
+    for choice in choices(records, bounds):
+        assert ("within the limits" in choice.rule) is bool(bounds)
+        possible = [each for each in choice.cells if not each.against]
+        if choice.best is None:
+            assert not possible
+            continue
+        assert choice.best in possible
+        assert memory is None or (choice.best.memory_mb or 0) <= memory
+        assert loss is None or (choice.best.loss or 0) <= loss
+        fastest = min(each.p50_ms or 0 for each in possible)
+        alike = [each for each in possible if (each.p50_ms or 0) * 0.995 <= fastest * 1.005]
+        assert choice.best in alike
+        assert ((choice.best.loss, choice.best.memory_mb)) == min((each.loss, each.memory_mb) for each in alike)
 
 
 def test_machines_isolations_and_settings_are_never_mixed() -> None:
@@ -102,7 +167,7 @@ def test_what_was_not_measured_is_named_and_not_zero() -> None:
         Bounds(memory_mb=1000, loss=0.5),
     )
     assert chosen((found,)) == [("onnxruntime", "float32")]
-    assert {each.record.target: each.against for each in found.cells if each.against} == {
+    assert {each.target: each.against for each in found.cells if each.against} == {
         "cpu": ("memory not measured", "loss not measured"),
         "openvino": ("latency not measured",),
         "cuda": ("memory not measured",),
@@ -122,7 +187,7 @@ def test_the_runtime_s_own_choice_of_precision_counts_and_rounded_weights_are_a_
         ),
         Bounds(),
     )
-    assert [(each.precision, each.loss) for each in found.cells] == [
+    assert [(each.name, each.loss) for each in found.cells] == [
         ("default (bfloat16)", 0.004),
         ("default (float32)", 0.0),
         ("a16w8", 0.003),
@@ -131,14 +196,14 @@ def test_the_runtime_s_own_choice_of_precision_counts_and_rounded_weights_are_a_
 
 def test_the_newest_of_several_executions_counts() -> None:
     found = choices((cell("cpu", ms=9.0), cell("cpu", ms=1.0, run_id="older")), Bounds())
-    assert [each.record.p50_ms for each in found[0].cells] == [9.0]
+    assert [each.p50_ms for each in found[0].cells] == [9.0]
 
 
 def test_the_best_on_one_kind_of_hardware() -> None:
     found = choices(CELLS, Bounds(loss=0.001))
     best = best_on(found, Backend.CPU)
     assert best is not None
-    assert best.record.dtype is Dtype.FLOAT32
+    assert best.dtype is Dtype.FLOAT32
     assert best_on(found, Backend.QNN) is None
 
 

@@ -39,7 +39,13 @@ def test_the_fastest_measured_hardware_comes_first() -> None:
     assert texts(found).startswith("measured: openvino: measured: pass")
     assert "estimated: memory: the model needs 1000 MiB, 16000 MiB are left" in texts(found)
     assert found.order[:2] == (Backend.OPENVINO, Backend.ONNXRUNTIME)
-    assert chosen(BERT, records, "onnxruntime").hardware is Backend.ONNXRUNTIME
+    assert chosen(BERT, records).hardware is Backend.OPENVINO, "hwmatrix matrix brings it"
+
+
+def test_what_is_not_installed_is_recommended_only_if_it_was_measured() -> None:
+    found = chosen(VIT, [evidence("vit", "cpu", family=Family.VISION)])
+    assert found.hardware is Backend.CPU
+    assert "openvino is not installed and was not measured: hwmatrix matrix brings it" in texts(found)
 
 
 def test_hardware_slower_than_the_cpu_comes_after_it() -> None:
