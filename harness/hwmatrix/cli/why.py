@@ -77,7 +77,7 @@ def why_command(
     where = recorded(database)
     found = explain(where, name_on_record(model, where), target, run_id=run)
     chosen = {cell.cell_key for cell in chosen_cells([answer.cell for answer in found], dtypes, size, generation)}
-    answers = [answer for answer in found if answer.cell.cell_key in chosen]
+    answers = tuple(answer for answer in found if answer.cell.cell_key in chosen)
     if not answers:
         there = "; ".join(dict.fromkeys(_settings(answer.cell) for answer in found))
         raise NothingSelectedError(f"no cell of {model} on {target} has these settings", advice=f"There are: {there}.")
@@ -89,7 +89,7 @@ def why_command(
     if len(answers) > 1 and not everything:
         for answer in answers:
             console.print(Text(_summary(answer), style=LEVEL_STYLES[answer.cell.level]), soft_wrap=True)
-        answers = [min(answers, key=lambda answer: _badness(answer.cell))]
+        answers = (min(answers, key=lambda answer: _badness(answer.cell)),)
         console.print(Text("\nthe worst of them (--all explains every one):", style="dim"))
     for answer in answers:
         for line, style in _lines(answer, where):

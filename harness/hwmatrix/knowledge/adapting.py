@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+from hwmatrix.faults.belonging import PRECISION_LOSS
 from hwmatrix.faults.catalogue import MEMORY, match
-from hwmatrix.knowledge.measured_cell import PRECISION_LOSS
 from hwmatrix.records import Change, Dtype, Status
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
-from hwmatrix.knowledge.measured_cell import PRECISION_LOSS, TRIED_AND_FAILED
+from hwmatrix.faults.belonging import PRECISION_LOSS
+from hwmatrix.knowledge.measured_cell import TRIED_AND_FAILED
 from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Measured, Origin, Severity, Size, Stage, Status
 from hwmatrix.records.backends import descriptor_of, names
 from hwmatrix.report.contract import LengthEntry
