@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from hwmatrix.models.bundle import Bundle, Generation, GenerationPrompt
-from hwmatrix.records import Dtype, Limits, Placement, Stage, Status, Tolerance
+from hwmatrix.records import CellResult, Dtype, Limits, MeasureRule, Placement, Stage, Status, Tolerance
 from hwmatrix.runner import cell, generating
 from hwmatrix.runner.forked import run_forked
 from hwmatrix.runner.job import CellJob
@@ -47,11 +47,12 @@ class Bundled(Bundle):
 
 
 class Failing:
-    """A target whose second prompt fails at a step."""
+    """A target that fails at a step of a prompt: by default, the second one."""
 
     reserves_address_space = False
     fail: Callable[[], None]
     at: int
+    prompt = 2
 
     def __init__(self, **_: Any) -> None:
         self._prompts = 0
@@ -81,7 +82,7 @@ class Failing:
         assert forced
         self._prompts += 1
         for number in range(STEPS):
-            if self._prompts == 2 and number == self.at:
+            if self._prompts == self.prompt and number == self.at:
                 self.fail()
             on_step(number, lambda number=number: asked.logits[number])  # type: ignore[misc]
 
@@ -98,7 +99,30 @@ class Failing:
 def test_the_step_that_ends_a_cell_is_known(
     fail: Callable[[], None], at: int, status: Status, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind = type("Failing", (Failing,), {"fail": staticmethod(fail), "at": at})
+    result = result_with(monkeypatch, fail=staticmethod(fail), at=at)
+    assert (result.status, result.stage) == (status, stage)
+    component = "decode" if at else "prefill"
+    assert (result.failing_component, result.failing_step, result.failing_prompt) == (component, at, "longer")
+
+
+@pytest.mark.parametrize(
+    ("fail", "reason"),
+    [
+        (lambda: time.sleep(60), "the cell's time limit ended the process"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "SIGSEGV ended the process"),
+        (lambda: os._exit(7), "the process exited with code 7"),
+        (lambda: bytearray(2**62), "MemoryError: "),
+    ],
+    ids=["hang", "segfault", "exit", "memory"],
+)
+def test_a_verdict_stands_whatever_the_timing_ends_in(fail: Callable[[], None], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = result_with(monkeypatch, fail=staticmethod(fail), at=1, prompt=4)  # after the two, and the first once more
+    assert (result.status, result.stage, result.error, result.timing_detail) == (Status.PASS, Stage.MEASURE, None, reason)
+
+
+def result_with(monkeypatch: pytest.MonkeyPatch, **failing: Any) -> CellResult:
+    """The result of a timed cell of such a target, in a process of its own."""
+    kind = type("Failing", (Failing,), failing)
     monkeypatch.setattr(generating, "target_class", lambda _: kind)
     bundle = Bundled(path=Path(), key="key", digest="digest", manifest={"modalities": {"given": ["text"], "text_path_only": False}})
     monkeypatch.setattr(generating.bundles, "verify", lambda _: bundle)
@@ -109,7 +133,7 @@ def test_the_step_that_ends_a_cell_is_known(
         model=make.model_plan(),
         target=target,
         bundle=Path(),
-        rule=None,
+        rule=MeasureRule(),
         tolerances={Dtype.FLOAT32: Tolerance(relative_error=1e-4, reason="as usual")},
     )
 
@@ -118,7 +142,4 @@ def test_the_step_that_ends_a_cell_is_known(
         cell.execute(job, send)
 
     end = run_forked(work, limits=LIMITS)
-    result = result_of(end, cell=planned, model=make.model_plan(), target=target, started_at="2026-01-02T03:04:06")
-    assert (result.status, result.stage) == (status, stage)
-    component = "decode" if at else "prefill"
-    assert (result.failing_component, result.failing_step, result.failing_prompt) == (component, at, "longer")
+    return result_of(end, cell=planned, model=make.model_plan(), target=target, started_at="2026-01-02T03:04:06")

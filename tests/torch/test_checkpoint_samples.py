@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from factory_plans import cell_plan, target_plan
+from fake_target import outcome_of
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from hwmatrix.generate.model_code import model_code
@@ -190,8 +191,9 @@ def ended(bundle: Bundle, plan: ModelPlan) -> dict[str, Any]:
         tolerances={Dtype.FLOAT32: Tolerance(relative_error=1e-3, reason="a test")},
     )
     cell.execute(job, told.append)
-    assert told[-1]["verdict"] == "pass", told[-1]
-    return dict(told[-1]["facts"])
+    outcome = outcome_of(told)
+    assert outcome["verdict"] == "pass", outcome
+    return dict(outcome["facts"])
 
 
 def test_an_image_is_placed_by_the_checkpoint_s_template_for_chats(tmp_path: Path) -> None:

@@ -239,8 +239,8 @@ def test_longer_prompts_are_compared_and_timed(tmp_path: Path) -> None:
     assert (wrong["verdict"], wrong["facts"]["failing_prompt"]) == ("mismatch", "length-40")
 
 
-@pytest.mark.parametrize(("component", "step"), [("decode", 1), ("prefill", 0)])
-def test_memory_that_is_never_freed_is_found_by_its_growth(component: str, step: int, bundle_of: Any) -> None:
+@pytest.mark.parametrize("component", ["decode", "prefill"])
+def test_memory_that_is_never_freed_is_found_by_its_growth_and_changes_no_verdict(component: str, bundle_of: Any) -> None:
     plan, bundle = bundle_of("llama")
     kept: list[bytes] = []
     real = TorchCpu.generate
@@ -258,8 +258,7 @@ def test_memory_that_is_never_freed_is_found_by_its_growth(component: str, step:
     with changed_layers(leaks), mock.patch.object(TorchCpu, "generate", generate):
         found = ended(plan, bundle, rule=dataclasses.replace(RULE, min_samples=24, half_width=0.0, max_s=2.0))
     facts = found["facts"]
-    assert (found["verdict"], found["error"]["type"]) == ("error", "memory_leak"), found
-    assert (facts["failing_component"], facts["failing_step"]) == (component, step)
+    assert found["verdict"] == "pass", found
     layers = len(load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, cache=True).model.layers)
     each = 128 * layers * (NEW - 1) / NEW if component == "decode" else 256
     assert facts["growth_kb"] == pytest.approx(each, rel=0.1)

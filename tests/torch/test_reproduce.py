@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 from factory_plans import cell_plan, target_plan
+from fake_target import outcome_of
 from script_runs import ran, ran_warm
 
 from hwmatrix.cli.main import main
@@ -398,7 +399,7 @@ def test_quantization_uses_the_samples_of_the_run(tmp_path: Path, cache: Path) -
         tolerances={Dtype.A8W8: Tolerance(relative_error=1.0, reason="a test")},
     )
     cell.execute(job, told.append)
-    facts = told[-1]["facts"]
+    facts = outcome_of(told)["facts"]
     measured = {name: facts[name] for name in ("method", "relative_error")}
     database = database_of_trained(tmp_path, target="qnn", status="mismatch", error_type="mismatch", **measured)
     made = reproduce("vit", "qnn", database=database, dtype=Dtype.A8W8, cache=cache)

@@ -197,7 +197,7 @@ def _times(cell: CellRow) -> Iterator[tuple[str, str]]:
         interval = numbers.interval(cell.ci_low_ms, cell.ci_high_ms)
         yield (f"  latency:    p50 {numbers.number(cell.p50_ms)} ms ({interval}; {cell.samples} samples)", "")
     elif cell.status is Status.PASS and cell.p50_ms is None:
-        yield ("  latency:    not timed", "")
+        yield (f"  latency:    not timed{f': {plain(cell.timing_detail)}' if cell.timing_detail else ''}", "")
 
 
 def _generation(cell: CellRow) -> str:

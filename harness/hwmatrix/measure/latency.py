@@ -84,15 +84,22 @@ def measure(
     rule: MeasureRule,
     *,
     deadline: float = math.inf,
+    took_s: float = 0.0,
     least: int = SMALLEST_INTERVAL,
     between: Callable[[], None] = lambda: None,
-) -> Timing:
+) -> Timing | None:
     """Warm up, then time ``call`` until the rule is met or ``rule.max_s`` is over, but at least ``least`` times.
 
-    ``between`` is called before each sample; its time is no part of any. By default, ``call`` is timed as often as an interval needs. If
-    another call would not end before ``deadline``, a value of ``time.perf_counter``, once is enough.
+    ``between`` is called before each sample; its time is no part of any. By default, ``call`` is timed as often as an interval needs. No
+    call begins that would not end before ``deadline``, a value of ``time.perf_counter``, if it takes as long as the one before; ``took_s``
+    is how long one has taken before all of them.
+
+    Returns:
+        The samples; None if there is no time for a single one after the warm-up.
     """
-    warmups = _warm_up(call, rule)
+    warmups, took_s = _warm_up(call, rule, deadline, took_s)
+    if warmups == 0 or time.perf_counter() + took_s > deadline:
+        return None
     clock, cpu_clock = time.perf_counter_ns, time.process_time_ns
     wall: list[int] = []
     cpu: list[int] = []
@@ -121,13 +128,18 @@ def measure(
             return Timing(wall_ns=tuple(wall), cpu_ns=tuple(cpu), warmup_samples=warmups, converged=converged)
 
 
-def _warm_up(call: Callable[[], object], rule: MeasureRule) -> int:
-    """Run until both the warm-up time and count are reached, but no longer than the timing itself may take. Returns the count."""
-    begin = time.perf_counter()
+def _warm_up(call: Callable[[], object], rule: MeasureRule, deadline: float, took_s: float) -> tuple[int, float]:
+    """Run until both the warm-up time and count are reached, but no longer than the timing itself may take.
+
+    Before each run there must be time for it and for one that is timed. Returns the count, and how long the last run took in seconds.
+    """
+    begin = now = time.perf_counter()
     done = 0
-    while True:
+    while now + 2 * took_s <= deadline:
         call()
+        took_s = time.perf_counter() - now
+        now += took_s
         done += 1
-        spent = time.perf_counter() - begin
-        if spent >= rule.max_s or (spent >= rule.warmup_s and done >= rule.warmup_iterations):
-            return done
+        if now - begin >= rule.max_s or (now - begin >= rule.warmup_s and done >= rule.warmup_iterations):
+            break
+    return done, took_s

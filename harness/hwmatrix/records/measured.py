@@ -56,7 +56,8 @@ class Measured:
     (:class:`hwmatrix.models.learning.quality.Quality`). ``quality_error`` is the relative L2 error of the worst output over these examples.
     ``quality_detail`` names the task, or says why there is no such number.
 
-    ``converged``: timing stopped because the confidence interval was narrow enough. ``yardstick_ms`` is how long a fixed computation,
+    ``converged``: timing stopped because the confidence interval was narrow enough. ``timing_detail`` says why a cell that should have been
+    timed was not, or what ended its measurement; its verdict was known before. ``yardstick_ms`` is how long a fixed computation,
     ``yardstick``, took between the samples: how fast the machine itself was. ``cores`` are the logical cores that the cell was timed on,
     and of which kind they are if the processor has several (:func:`hwmatrix.measure.cores.described`).
 
@@ -118,6 +119,7 @@ class Measured:
     first_ms: Milliseconds | None = None
     warmup_samples: Count | None = None
     converged: bool | None = None
+    timing_detail: Annotated[str | None, Since(schema=15)] = None
     yardstick: Annotated[str | None, Since(schema=4)] = None
     yardstick_ms: Annotated[Milliseconds | None, Since(schema=4)] = None
     cores: Annotated[str | None, Since(schema=15)] = None

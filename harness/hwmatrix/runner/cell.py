@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from hwmatrix.basics.garbage import without_collection
-from hwmatrix.basics.text import cut
 from hwmatrix.errors import FactoryError, TraceError, chain_of
 from hwmatrix.faults.catalogue import classify, text_of
-from hwmatrix.measure import cores, divergence, latency, memory, parity, verdict, yardstick
+from hwmatrix.measure import divergence, memory, parity, verdict
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.learning import quality
-from hwmatrix.records import Divergence, Dtype, MeasureRule, Origin, Placement, Role, Stage, Status
+from hwmatrix.records import Divergence, Dtype, Origin, Placement, Role, Stage, Status
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import generating
 from hwmatrix.runner.job import (
     CellJob,
-    End,
+    Judged,
     Progress,
     error,
     judged_by_weights,
     judged_in,
+    measure,
     memory_found,
     quality_found,
-    time_to_measure,
+    take_samples,
     timed,
 )
 from hwmatrix.targets.protocol import Target, target_class
@@ -45,16 +45,13 @@ if TYPE_CHECKING:
 
 _WRONG_NUMBERS: Final = frozenset({"mismatch", "non_finite_output", "missing_output"})
 """Error types whose origin between the model's inputs and outputs can be traced."""
-_MESSAGE_LIMIT: Final = 4000
-_TRACEBACK_LIMIT: Final = 100_000
-"""Characters. Exporters' tracebacks have up to 50,000; longer ones are exceptions that print whole graphs (one had 3 million)."""
 
 
 def execute(job: CellJob, send: Send) -> None:
     """Run the cell and send its outcome. Whatever a model raises is caught and sent."""
     progress = Progress(send)
     try:
-        end = generating.run(job, progress) if job.cell.settings.new_tokens else _run_stages(job, progress)
+        judged = generating.run(job, progress) if job.cell.settings.new_tokens else _run_stages(job, progress)
     except Exception as failure:  # noqa: BLE001 - a failing model is data, whatever it raises
         _free_frames(failure)
         # The reference image built and loaded this bundle: what fails as it is loaded here is the target's.
@@ -62,22 +59,23 @@ def execute(job: CellJob, send: Send) -> None:
         status, error = failed(cause or failure, hardware=job.target.backend, stage=progress.stage)
         progress.end(status, error=error)
     else:
-        progress.end(end.status, error=end.error)
-        traceable = end.error is not None and end.error["type"] in _WRONG_NUMBERS and not job.cell.settings.new_tokens
+        progress.end(judged.status, error=judged.error)
+        measure(job, judged, progress)
+        traceable = judged.error is not None and judged.error["type"] in _WRONG_NUMBERS and not job.cell.settings.new_tokens
         if traceable and job.model.role is Role.MODEL:
-            _locate(progress, end)
+            _locate(progress, judged)
 
 
-def _locate(progress: Progress, end: End) -> None:
+def _locate(progress: Progress, judged: Judged) -> None:
     """Send where the difference begins, or why that is unknown."""
     try:
-        trace = end.target.trace(end.bundle)
+        trace = judged.target.trace(judged.bundle)
         if trace is not None:
-            found = divergence.locate(trace, end.bundle.expected_arrays(), end.tolerance.relative_error, within=end.allowed)
+            found = divergence.locate(trace, judged.bundle.expected_arrays(), judged.tolerance.relative_error, within=judged.allowed)
             progress.diverges(found)
     except Exception as failure:  # noqa: BLE001 - a failed search does not change the verdict
         reason = str(failure) if isinstance(failure, TraceError) else f"{type(failure).__name__}: {failure}"
-        progress.diverges(Divergence(origin=Origin.UNKNOWN, detail=cut(reason, _MESSAGE_LIMIT)))
+        progress.diverges(Divergence(origin=Origin.UNKNOWN, detail=reason))
 
 
 def _free_frames(failure: BaseException) -> None:
@@ -97,13 +95,13 @@ def failed(failure: BaseException, *, hardware: str, stage: Stage | None) -> tup
     return found.status, {
         "type": found.type,
         "severity": found.severity,
-        "message": cut(text_of(failure), _MESSAGE_LIMIT),
-        "traceback": cut("".join(traceback.format_exception(failure)), _TRACEBACK_LIMIT),
+        "message": text_of(failure),
+        "traceback": "".join(traceback.format_exception(failure)),
         "needs": list(needs),
     }
 
 
-def _run_stages(job: CellJob, progress: Progress) -> End:
+def _run_stages(job: CellJob, progress: Progress) -> Judged:
     kind = target_class(job.target.backend)
     with without_collection():
         kind.preload(job.model_classes)  # a forked child inherits this from its parent; a spawned one does not
@@ -139,16 +137,27 @@ def _run_stages(job: CellJob, progress: Progress) -> End:
     allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerances[dtype], floor=bundle.floor(dtype))
     judged = _judged(job, target, bundle, outputs, placement, allowance, progress)
     rule = job.rule if judged.computes_right else None
-    if rule is not None:
-        progress.enter(Stage.MEASURE)
-        _time(target, rule, progress, time_to_measure(job, progress))
-        if judged.status is Status.MISMATCH:
-            progress.enter(Stage.COMPARE)  # what failed is not the measurement
-    _found_compiled(job, target, progress, again=rule is not None)
-    last = target.device_use()
-    progress.found(device_processes=last.other_processes if last else None)
+
+    def call() -> int | None:
+        target.run()
+        return target.elapsed_ns()
+
+    def measure_rest(deadline: float) -> None:
+        if rule is not None:
+            progress.enter(Stage.MEASURE)
+            take_samples(call, rule, progress, deadline=deadline, took_s=first_ms / 1000)
+        _found_compiled(job, target, progress, again=rule is not None)
+
     problem = error(judged.error_type, judged.message or "") if judged.error_type is not None else None
-    return End(status=judged.status, error=problem, target=target, bundle=bundle, tolerance=allowance.tolerance, allowed=judged.allowed)
+    return Judged(
+        status=judged.status,
+        error=problem,
+        target=target,
+        bundle=bundle,
+        tolerance=allowance.tolerance,
+        allowed=judged.allowed,
+        measure=measure_rest,
+    )
 
 
 def _judged(  # noqa: PLR0917 - what a cell has at this point
@@ -171,6 +180,9 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
         progress.found(**_task_findings(task, held_out, bundle.task_detail))
         target.feed(bundle.input_arrays())
     rounds = verdict.incomparable(comparison) is None and allowance.dtype in descriptor_of(job.target.backend).rounds
+    if rounds:  # the target's own weights in float32 are compiled next, which may end the process
+        first = verdict.judge(comparison, placement, allowance, task, held_out)
+        progress.end(first.status, error=error(first.error_type, first.message or "") if first.error_type else None, final=False)
     rounded = _rounded(cast("Rounding", target), bundle, outputs, answers, most, allowance) if rounds else None
     judged = verdict.judge(comparison, placement, allowance, task, held_out, rounded=rounded)
     if rounded is not None:
@@ -303,23 +315,3 @@ def _task_findings(found: quality.Quality | None, compared: parity.Comparison | 
         return {"quality_detail": "its outputs on held-out inputs cannot be compared" if compared else detail}
     worst = compared.worst if compared else None
     return quality_found(found, detail) | {"quality_error": worst.relative_error if worst else None}
-
-
-def _time(target: Target, rule: MeasureRule, progress: Progress, deadline: float) -> None:
-    """Time the target, and the CPU between its samples. CPU speed is not recorded for a device with its own clock."""
-
-    def call() -> int | None:
-        target.run()
-        return target.elapsed_ns()
-
-    machine = yardstick.Yardstick()
-    timing = latency.measure(call, rule, deadline=deadline, between=machine.read)
-    if timing.cpu_ns:
-        progress.found(yardstick=yardstick.NAME, yardstick_ms=machine.ms)
-    progress.found(
-        cores=cores.described(),
-        samples_wall_ns=tuple(timing.wall_ns),
-        samples_cpu_ns=tuple(timing.cpu_ns),
-        warmup_samples=timing.warmup_samples,
-        converged=timing.converged,
-    )

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import json
+import math
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from hwmatrix.basics.text import cut
 from hwmatrix.measure import memory
 from hwmatrix.runner import landlock
 
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 _TEMPORARY: Final = (Path("/tmp"), Path("/dev/shm"))  # noqa: S108 - a container has its own
 _WRITTEN: Final = (Path("/dev"), Path("/proc"))
 """Devices, and the kernel's switches for a process, such as the one that resets its peak memory."""
+_LONGEST_TEXT: Final = 4000
+_LONGEST_TRACEBACK: Final = 100_000
+"""Characters. Exporters' tracebacks have up to 50,000; longer ones are exceptions that print whole graphs (one had 3 million)."""
 PR_SET_PDEATHSIG: Final = 1
 """linux/prctl.h: sets the signal that a process gets when its parent dies."""
 
@@ -67,7 +72,7 @@ def work_and_exit(
             landlock.restrict(changing=(*writable, *own, *_TEMPORARY), writing=_WRITTEN)
 
         def send(message: dict[str, Any]) -> None:
-            text = json.dumps(message, ensure_ascii=False)
+            text = json.dumps(_sendable(message), ensure_ascii=False)
             data = memoryview(text.encode(errors="replace") + b"\n")  # texts may contain lone surrogates
             while data:
                 data = data[os.write(writing, data) :]
@@ -83,6 +88,23 @@ def work_and_exit(
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _sendable(value: Any, key: str = "") -> Any:
+    """A message as its receiver takes it (``messages``): texts of limited length, and no number that is not finite.
+
+    The only place that cuts texts. Such a number is not known (None), and so is a list that has one.
+    """
+    if isinstance(value, str):
+        return cut(value, _LONGEST_TRACEBACK if key == "traceback" else _LONGEST_TEXT)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _sendable(each, name) for name, each in value.items()}
+    if isinstance(value, (list, tuple)) and not (value and isinstance(value[0], int)):  # a million samples are integers
+        found = [_sendable(each) for each in value]
+        return None if None in found else found
+    return value
 
 
 def _close_files_open_for_writing() -> None:

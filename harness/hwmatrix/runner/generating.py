@@ -15,7 +15,7 @@ import numpy as np
 
 from hwmatrix.basics.garbage import without_collection
 from hwmatrix.errors import CellFailure, UnsupportedError
-from hwmatrix.measure import cores, latency, memory, parity, positions, verdict, yardstick
+from hwmatrix.measure import latency, memory, parity, positions, verdict
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.generation import LENGTH, PADDED, TRACED, UNCACHED
 from hwmatrix.models.generation_export import DECODE, PREFILL, SPECIALIZED
@@ -24,14 +24,14 @@ from hwmatrix.records import Dtype, NoiseFloor, Stage, Status
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner.job import (
     CellJob,
-    End,
+    Judged,
     Progress,
     error,
     judged_by_weights,
     judged_in,
     memory_found,
     quality_found,
-    time_to_measure,
+    take_samples,
     timed,
 )
 from hwmatrix.targets.protocol import Generating, target_class
@@ -54,7 +54,7 @@ _NEARLY: Final = 0.1
 _ANSWERS: Final = quality.Answers(kind="tokens", outputs=("logits",))
 
 
-def run(job: CellJob, progress: Progress) -> End:
+def run(job: CellJob, progress: Progress) -> Judged:
     """Generate, compare and time.
 
     Raises:
@@ -99,19 +99,25 @@ def run(job: CellJob, progress: Progress) -> End:
     progress.enter(Stage.COMPARE)
     allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerances[dtype], floor=found.floor(asked, dtype))
     judged = _judged(found, asked, placement, allowance, task, descriptor, progress, job.tolerances.get(Dtype.FLOAT32))
-    if judged.computes_right and job.rule is not None:
+    rule = job.rule if judged.computes_right else None
+
+    def measure_rest(deadline: float) -> None:
+        if rule is None:
+            return
         progress.enter(Stage.MEASURE)
-        deadline = time_to_measure(job, progress)
-        leak = _time(target, first, job.rule, deadline=deadline, progress=progress)
-        if leak is not None:
-            judged = dataclasses.replace(judged, status=Status.ERROR, error_type="memory_leak", message=leak)
-        _time_by_length(target, asked.forced, job.rule, found.took_s, deadline=deadline, progress=progress)
-        if judged.status is Status.MISMATCH:
-            progress.enter(Stage.COMPARE)  # what failed is not the measurement
-    last = target.device_use()
-    progress.found(device_processes=last.other_processes if last else None)
+        if _time(target, first, rule, found.took_s[TRACED], deadline=deadline, progress=progress):
+            progress.report()
+            _time_by_length(target, asked.forced, rule, found.took_s, deadline=deadline, progress=progress)
+
     problem = error(judged.error_type, judged.message or "") if judged.error_type is not None else None
-    return End(status=judged.status, error=problem, target=target, bundle=bundle, tolerance=allowance.tolerance)
+    return Judged(
+        status=judged.status,
+        error=problem,
+        target=target,
+        bundle=bundle,
+        tolerance=allowance.tolerance,
+        measure=measure_rest,
+    )
 
 
 def _judged(  # noqa: PLR0917 - what a cell has at this point
@@ -131,6 +137,9 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
     compared = found.compared()
     progress.found(**(dataclasses.asdict(compared.worst) if compared.worst else {}))
     rounds = allowance.dtype in descriptor.rounds and verdict.incomparable(compared) is None
+    if rounds:  # the target's own weights in float32 are compiled next, which may end the process
+        judged = verdict.judge(compared, placement, allowance, task)
+        progress.end(judged.status, error=error(judged.error_type, judged.message or "") if judged.error_type else None, final=False)
     rounded = found.rounded(asked, allowance) if rounds else None
     judged = verdict.judge(compared, placement, allowance, task, rounded=rounded)
     if rounded is not None:
@@ -399,57 +408,37 @@ def _output(prompt: str, step: int) -> str:
     return f"the logits of step {step} after the {prompt} prompt"
 
 
-def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, deadline: float, progress: Progress) -> str | None:
-    """Time a prompt and its continuation until the rule is met, and the CPU in between. Returns how memory leaks, if it does.
-
-    CPU speed is not recorded for a device with its own clock.
-    """
+def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, took_s: float, *, deadline: float, progress: Progress) -> bool:
+    """Time a prompt and its continuation until the rule is met, and watch the memory. False: there was no time for it."""
     resident = memory.resident()
-    machine = yardstick.Yardstick()
-    timing, gaps = _timed(target, prompt, rule, deadline=deadline, least=latency.SMALLEST_INTERVAL, between=machine.read)
-    if timing.cpu_ns:
-        progress.found(yardstick=yardstick.NAME, yardstick_ms=machine.ms)
+    timed = _Timed(target, prompt)
+    timing = take_samples(timed.call, rule, progress, deadline=deadline, took_s=took_s)
+    if timing is None:
+        return False
+    gaps = timed.gaps(timing)
     facts: dict[str, Any] = {"prompt_tokens": _tokens(prompt), "cache_mb": target.cache_mb()}
     facts |= _median("ttft", gaps[:, 0])
     if gaps.shape[1] > 1:
         facts |= _median("tpot", gaps[:, 1:].mean(axis=1)) | {"itl_ms": tuple(float(value) for value in np.median(gaps[:, 1:], axis=0))}
         change = positions.change(gaps[:, 1:])
         facts |= {} if change is None else {"itl_change_ms": change.ms, "itl_change_at": change.token}
-    progress.found(
-        cores=cores.described(),
-        samples_wall_ns=tuple(timing.wall_ns),
-        samples_cpu_ns=tuple(timing.cpu_ns),
-        warmup_samples=timing.warmup_samples,
-        converged=timing.converged,
-        **facts,
-    )
+    progress.found(**facts)
     now = memory.resident()
-    if resident is None or now is None or now.now_mb - resident.now_mb < memory.LEAK_MB:
-        return None
     repetitions = max(len(gaps), memory.LEAST_REPETITIONS)
-    if time.perf_counter() + repetitions * max(timing.wall_ns) / 1e9 > deadline:
-        return None
-    return _leak(target, prompt, repetitions, progress)
+    in_time = time.perf_counter() + repetitions * max(timing.wall_ns) / 1e9 <= deadline
+    if resident is not None and now is not None and now.now_mb - resident.now_mb >= memory.LEAK_MB and in_time:
+        progress.found(growth_kb=_growth_kb(target, prompt, repetitions))
+    return True
 
 
-def _leak(target: Generating, prompt: GenerationPrompt, repetitions: int, progress: Progress) -> str | None:
-    """Generate again, and read the memory after each step, which would disturb a timing. Returns how it leaks, if it does."""
-    tokens = prompt.tokens.shape[1]
-    by_step: list[float] = []
+def _growth_kb(target: Generating, prompt: GenerationPrompt, repetitions: int) -> float | None:
+    """Generate again, and read the memory after each time, which would disturb a timing. Returns the KiB that leak with each token."""
+    held: list[float] = []
     for _ in range(repetitions):
-        target.generate(prompt, lambda _number, _logits: by_step.append(_resident_mb()), forced=True)
-    held = np.array(by_step).reshape(repetitions, tokens)
-    growth = memory.growth(held[:, -1].tolist())
-    if growth is None:
-        return None
-    in_prefill = float(np.sum(held[1:, 0] - held[:-1, -1]))
-    in_decoding = float(np.sum(held[1:, -1] - held[1:, 0]))
-    component, step = (PREFILL, 0) if in_prefill > in_decoding else (DECODE, 1)
-    each = growth * 1024 / tokens
-    progress.found(growth_kb=each, failing_component=component, failing_step=step, failing_prompt=TRACED)
-    total = held[-1, -1] - held[0, -1]
-    how_much = f"by {each:.1f} KiB with every token: by {total:.1f} MiB in {repetitions} generations of {tokens}"
-    return f"memory grows {how_much}, most of it in {component}"
+        target.generate(prompt, lambda _number, _logits: None, forced=True)
+        held.append(_resident_mb())
+    growth = memory.growth(held)
+    return None if growth is None else growth * 1024 / prompt.tokens.shape[1]
 
 
 def _resident_mb() -> float:
@@ -477,9 +466,11 @@ def _time_by_length(
     timed: list[Array] = []
     caches: list[float | None] = []
     for prompt in chosen:
-        if time.perf_counter() + 2 * took_s[prompt.name] > deadline:  # the warm-up, and once timed
+        calls = _Timed(target, prompt)
+        timing = latency.measure(calls.call, few, deadline=deadline, took_s=took_s[prompt.name], least=1)
+        if timing is None:
             break
-        timed.append(_timed(target, prompt, few, deadline=deadline, least=1)[1])
+        timed.append(calls.gaps(timing))
         caches.append(target.cache_mb())
     if len(timed) <= 1:
         return
@@ -492,29 +483,25 @@ def _time_by_length(
     )
 
 
-def _timed(
-    target: Generating,
-    prompt: GenerationPrompt,
-    rule: MeasureRule,
-    *,
-    deadline: float,
-    least: int,
-    between: Callable[[], None] = lambda: None,
-) -> tuple[latency.Timing, Array]:
-    """Time a prompt and its continuation, at least ``least`` times.
+class _Timed:
+    """A prompt and its continuation as a call that is timed, and the times between its tokens."""
 
-    Returns also the milliseconds to each token from the one before (repetitions, tokens).
-    """
-    taken: list[Array] = []
+    def __init__(self, target: Generating, prompt: GenerationPrompt) -> None:
+        self._target = target
+        self._prompt = prompt
+        self._taken: list[Array] = []
 
-    def call() -> int | None:
+    def call(self) -> int | None:
+        """Generate; return the nanoseconds by the device's own clock, if it has one."""
         stamps = [time.perf_counter_ns()]
-        own = target.generate(prompt, lambda _number, _logits: stamps.append(time.perf_counter_ns()), forced=True)
-        taken.append(np.diff(np.array(stamps, dtype=np.int64)) if own is None else np.array(own, dtype=np.int64))
+        own = self._target.generate(self._prompt, lambda _number, _logits: stamps.append(time.perf_counter_ns()), forced=True)
+        self._taken.append(np.diff(np.array(stamps, dtype=np.int64)) if own is None else np.array(own, dtype=np.int64))
         return None if own is None else sum(own)
 
-    timing = latency.measure(call, rule, deadline=deadline, least=least, between=between)
-    return timing, np.stack(taken[timing.warmup_samples :]) / 1e6
+    def gaps(self, timing: latency.Timing) -> Array:
+        """The milliseconds to each token from the one before (repetitions, tokens), without the warm-up."""
+        found: Array = np.stack(self._taken[timing.warmup_samples :]) / 1e6
+        return found
 
 
 def _median(name: str, values: Array) -> dict[str, float]:

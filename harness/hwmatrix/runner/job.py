@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import UnsupportedError
-from hwmatrix.measure import verdict
+from hwmatrix.measure import cores, latency, verdict, yardstick
 from hwmatrix.models.bundle import Bundle
 from hwmatrix.models.onnx_export import is_kept
 from hwmatrix.records import (
@@ -26,8 +27,6 @@ from hwmatrix.records import (
 from hwmatrix.targets.protocol import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hwmatrix.measure import memory
     from hwmatrix.models.learning.quality import Quality
     from hwmatrix.records import Settings
@@ -69,10 +68,11 @@ class CellJob:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class End:
-    """The verdict of a cell that went through all its stages, and what tracing a mismatch needs.
+class Judged:
+    """A cell whose verdict is known, and what is left to do: tracing a mismatch, or measuring.
 
-    ``allowed`` is how far the target may be from its own rounded weights in float32 if it is wrong there.
+    ``allowed`` is how far the target may be from its own rounded weights in float32 if it is wrong there. ``measure`` measures what is
+    left, until a time of ``time.perf_counter``.
     """
 
     status: Status
@@ -80,6 +80,7 @@ class End:
     target: Target
     bundle: Bundle
     tolerance: Tolerance
+    measure: Callable[[float], None]
     allowed: float | None = None
 
 
@@ -106,10 +107,15 @@ class Progress:
         self.stage = stage
         self._send({"stage": stage, "facts": self._facts()})
 
-    def end(self, status: Status, *, error: dict[str, Any] | None = None) -> None:
-        """Send the verdict."""
+    def end(self, status: Status, *, error: dict[str, Any] | None = None, final: bool = True) -> None:
+        """Send the verdict. If it is not final, another one replaces it, unless the process ends before."""
         self._end_stage()
-        self._send({"verdict": status, "facts": self._facts(), "error": error})
+        self._send({"verdict": status, "facts": self._facts(), "error": error, "final": final})
+
+    def report(self) -> None:
+        """Send what was measured after the verdict."""
+        self._end_stage()
+        self._send({"stage": self.stage, "facts": self._facts()})
 
     def diverges(self, where: Divergence) -> None:
         """Send where the difference begins, after the verdict."""
@@ -126,9 +132,39 @@ class Progress:
         self._entered = now
 
 
-def time_to_measure(job: CellJob, progress: Progress) -> float:
-    """Until when a cell may measure, by ``time.perf_counter``: one that has its verdict must not lose it to the time limit."""
-    return progress.begun + _MEASURED_WITHIN * job.cell.limits.timeout_s
+def measure(job: CellJob, judged: Judged, progress: Progress) -> None:
+    """Measure a cell that has its verdict, as far as its time limit allows, and send the result. Nothing here changes the verdict."""
+    try:
+        judged.measure(progress.begun + _MEASURED_WITHIN * job.cell.limits.timeout_s)
+        last = judged.target.device_use()
+        progress.found(device_processes=last.other_processes if last else None)
+    except Exception as failure:  # noqa: BLE001 - whatever a runtime raises
+        progress.found(timing_detail=f"{type(failure).__name__}: {failure}")
+    progress.report()
+
+
+def take_samples(
+    call: Callable[[], int | None], rule: MeasureRule, progress: Progress, *, deadline: float, took_s: float
+) -> latency.Timing | None:
+    """Time a call until the rule is met, and the CPU between its samples. CPU speed is not recorded for a device with its own clock.
+
+    ``took_s`` is how long a call has taken before. None: it does not fit into the time that is left.
+    """
+    machine = yardstick.Yardstick()
+    timing = latency.measure(call, rule, deadline=deadline, took_s=took_s, between=machine.read)
+    if timing is None:
+        progress.found(timing_detail=f"no time was left: one run takes {took_s:.3g} s")
+        return None
+    if timing.cpu_ns:
+        progress.found(yardstick=yardstick.NAME, yardstick_ms=machine.ms)
+    progress.found(
+        cores=cores.described(),
+        samples_wall_ns=tuple(timing.wall_ns),
+        samples_cpu_ns=tuple(timing.cpu_ns),
+        warmup_samples=timing.warmup_samples,
+        converged=timing.converged,
+    )
+    return timing
 
 
 def judged_by_weights(judged: verdict.Judgement, target: Rounding | RoundingGenerating) -> verdict.Judgement:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind")
 _adapter: Final[Callable[[Any], pydantic.TypeAdapter[Any]]] = functools.cache(pydantic.TypeAdapter)
 _LONGEST_TEXT: Final = 200_000
-"""Characters of any text. The sender cuts tracebacks to 100,000 and says how much it left out."""
+"""Characters of any text. The sender cuts all texts (``child``), tracebacks to 100,000, and says how much it left out."""
 _LONGEST_MESSAGE: Final = 10_000
-"""Characters of an error's message, which the sender cuts to 4,000."""
+"""Characters of an error's message."""
 _CHECKED: Final = pydantic.with_config(extra="forbid", strict=True, allow_inf_nan=False, str_max_length=_LONGEST_TEXT)
 _Message = Annotated[str, pydantic.Field(max_length=_LONGEST_MESSAGE)]
 _Digest = Annotated[str, pydantic.Field(pattern="^[0-9a-f]{64}$")]
@@ -84,9 +84,12 @@ class _Entered:
 @_CHECKED
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Verdict:
+    """``final`` is False for a verdict that a comparison may still replace. If that ends the process, it stands."""
+
     verdict: Status
     facts: Facts
     error: Failure | None
+    final: bool
 
     def __post_init__(self) -> None:
         if self.verdict is Status.NOT_RUN:
@@ -103,11 +106,16 @@ class _Located:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellTold:
-    """What a cell's child reported, up to the first invalid message: ``problem`` says what is wrong with that one."""
+    """What a cell's child reported, up to the first invalid message: ``problem`` says what is wrong with that one.
+
+    ``stage`` is how far the cell got, ``entered`` the last stage that it entered: they differ if it went on after it had failed.
+    """
 
     stage: Stage = Stage.LOAD
+    entered: Stage = Stage.LOAD
     facts: Facts = dataclasses.field(default_factory=Facts)
     verdict: Status | None = None
+    final: bool = False
     error: Failure | None = None
     divergence: Divergence | None = None
     problem: str | None = None
@@ -172,16 +180,15 @@ def cell_told(end: End) -> CellTold:
 
 
 def _with_message(told: CellTold, message: dict[str, Any], number: int) -> CellTold:
-    """The report with one more message. After a verdict, only the origin of a difference may follow."""
-    if "divergence" in message and told.verdict is not None and told.divergence is None:
+    """The report with one more message. After the final verdict, only measurements and the origin of a difference may follow."""
+    if "divergence" in message and told.final and told.divergence is None:
         return dataclasses.replace(told, divergence=read(_Located, message, number).divergence)
-    if told.verdict is not None:
-        raise BadMessageError(f"line {number} comes after the verdict: {_short(message)}")
-    if "verdict" in message:
+    if "verdict" in message and not told.final:
         verdict = read(_Verdict, message, number)
-        return dataclasses.replace(told, verdict=verdict.verdict, facts=verdict.facts, error=verdict.error)
+        return dataclasses.replace(told, verdict=verdict.verdict, facts=verdict.facts, error=verdict.error, final=verdict.final)
     entered = read(_Entered, message, number)
-    return dataclasses.replace(told, stage=entered.stage, facts=entered.facts)
+    stage = entered.stage if told.verdict in {None, Status.PASS} else told.stage
+    return dataclasses.replace(told, stage=stage, entered=entered.stage, facts=entered.facts)
 
 
 def detections_told(end: End) -> list[Detection]:

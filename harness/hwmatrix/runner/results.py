@@ -18,14 +18,13 @@ _LAST_LINES: Final = 3
 
 
 def result_of(end: End, *, cell: CellPlan, model: ModelPlan, target: TargetPlan, started_at: str) -> CellResult:
-    """A cell's result from how its child ended. A child that sent an invalid message counts as crashed, whatever its verdict."""
+    """A cell's result from how its child ended. A verdict stands, however the child ended after it."""
     told = cell_told(end)
     status, error = _status_and_error(end, told, cell, target)
     found = {field.name: getattr(told.facts, field.name) for field in dataclasses.fields(Findings)}
-    where = _origin_of_difference(end, told) if status is Status.MISMATCH else None
     return CellResult(
         **_identity(cell, model, target),
-        **found | (where.columns() if where is not None else {}),
+        **found | _missing_after(end, told),
         status=status,
         stage=told.stage,
         started_at=started_at,
@@ -67,11 +66,11 @@ def _identity(cell: CellPlan, model: ModelPlan, target: TargetPlan) -> dict[str,
 def _status_and_error(end: End, told: CellTold, cell: CellPlan, target: TargetPlan) -> tuple[Status, ErrorRecord | None]:
     """The verdict: the child's own if it sent one, otherwise from how it ended."""
     hardware = target.backend
+    if told.verdict is not None:
+        return told.verdict, _told_error(told.error, hardware) if told.error is not None else None
     if told.problem is not None:
         text = f"the process sent an invalid message: {told.problem}"
         return Status.CRASH, error_record("bad_message", text, hardware=hardware, traceback=end.log or None)
-    if told.verdict is not None:
-        return told.verdict, _told_error(told.error, hardware) if told.error is not None else None
     status, text = _end_without_verdict(end, cell, hardware)
     found = match(text, hardware=hardware, status=status, stage=told.stage)
     return status, ErrorRecord(type=found.type, severity=found.severity, message=text, traceback=end.log or None)
@@ -83,17 +82,29 @@ def _told_error(failure: Failure, hardware: str) -> ErrorRecord:
     return ErrorRecord(type=failure.type, severity=severity, message=failure.message, traceback=failure.traceback, needs=failure.needs)
 
 
-def _origin_of_difference(end: End, told: CellTold) -> Divergence | None:
-    """Where a difference begins, as the child reported after its verdict; or how the search for it ended the child; None: neither."""
-    if told.divergence is not None:
-        return told.divergence
+def _missing_after(end: End, told: CellTold) -> dict[str, Any]:
+    """What came after the verdict: where a difference begins, and what the end of the process left unmeasured, with the reason."""
+    if told.divergence is not None and told.verdict is Status.MISMATCH:
+        return told.divergence.columns()
+    reason = _ended_early(end, told)
+    if told.verdict is None or reason is None:
+        return {}
+    if told.entered is Stage.MEASURE:
+        return {} if told.facts.samples_wall_ns else {"timing_detail": reason}
+    return Divergence(origin=Origin.UNKNOWN, detail=reason).columns() if told.verdict is Status.MISMATCH else {}
+
+
+def _ended_early(end: End, told: CellTold) -> str | None:
+    """What ended a process that had its verdict; None if it did all that it had to do."""
+    if told.problem is not None:
+        return f"the process sent an invalid message: {told.problem}"
     if end.timed_out:
-        return Divergence(origin=Origin.UNKNOWN, detail="the cell's time limit ended the search")
+        return "the cell's time limit ended the process"
+    if end.oom_killed:
+        return "the kernel killed the process for memory"
     if end.signal is not None:
-        return Divergence(origin=Origin.UNKNOWN, detail=f"the search killed the process with {_signal_name(end.signal)}")
-    if end.exit_code:
-        return Divergence(origin=Origin.UNKNOWN, detail=f"the search ended the process with exit code {end.exit_code}")
-    return None
+        return f"{_signal_name(end.signal)} ended the process"
+    return f"the process exited with code {end.exit_code}" if end.exit_code else None
 
 
 def _end_without_verdict(end: End, cell: CellPlan, hardware: str) -> tuple[Status, str]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hwmatrix.measure.latency import Timing, is_converged, measure, median, median_interval
 from hwmatrix.records import MeasureRule
@@ -46,8 +48,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return fake
 
 
-def timed(clock: Clock, durations: Iterator[int], rule: MeasureRule = RULE) -> Timing:
-    return measure(clock.call(durations), rule)
+def timed(clock: Clock, durations: Iterator[int], rule: MeasureRule = RULE, **limits: float) -> Timing:
+    timing = measure(clock.call(durations), rule, **limits)  # type: ignore[arg-type] # limits by name
+    assert timing is not None
+    return timing
 
 
 def test_a_steady_call_is_timed_for_the_minimum_time(clock: Clock) -> None:
@@ -81,14 +85,45 @@ def test_a_slow_call_gives_as_many_samples_as_an_interval_needs(clock: Clock) ->
 
 
 def test_where_no_interval_is_needed_a_slow_call_is_timed_once(clock: Clock) -> None:
-    timing = measure(clock.call(itertools.repeat(10_000 * MS)), RULE, least=1)
+    timing = timed(clock, itertools.repeat(10_000 * MS), least=1)
     assert (timing.warmup_samples, len(timing.wall_ns), timing.converged) == (1, 1, False)
 
 
 @pytest.mark.parametrize(("left_s", "samples"), [(25.0, 1), (39.0, 2), (70.0, 6), (1000.0, 6)])
 def test_another_call_that_would_end_too_late_is_not_made(left_s: float, samples: int, clock: Clock) -> None:
-    timing = measure(clock.call(itertools.repeat(10_000 * MS)), RULE, deadline=clock.now_ns / 1e9 + left_s)
+    timing = timed(clock, itertools.repeat(10_000 * MS), deadline=clock.now_ns / 1e9 + left_s)
     assert (timing.warmup_samples, len(timing.wall_ns)) == (1, samples)
+
+
+@given(
+    durations_ms=st.lists(st.integers(1, 5000), min_size=1, max_size=6),
+    left_ms=st.integers(-1000, 60_000),
+    took_ms=st.integers(0, 5000),
+    least=st.sampled_from([1, 6]),
+)
+def test_no_call_begins_that_would_end_too_late_if_it_took_as_long_as_the_one_before(
+    durations_ms: list[int], left_ms: int, took_ms: int, least: int
+) -> None:
+    fake = Clock()
+    deadline_ns = fake.now_ns + left_ms * MS
+    calls: list[tuple[int, int]] = []
+    work = fake.call(itertools.cycle(ms * MS for ms in durations_ms))
+
+    def call() -> None:
+        begin = fake.now_ns
+        work()
+        calls.append((begin, fake.now_ns - begin))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "perf_counter_ns", lambda: fake.now_ns)
+        patch.setattr(time, "process_time_ns", lambda: fake.now_ns // 2)
+        patch.setattr(time, "perf_counter", lambda: fake.now_ns / 1e9)
+        timing = measure(call, RULE, deadline=deadline_ns / 1e9, took_s=took_ms / 1e3, least=least)
+    before = took_ms * MS
+    for begin, took in calls:
+        assert begin + before <= deadline_ns + 1000  # rounding of seconds
+        before = took
+    assert (timing is None) or len(timing.wall_ns) >= 1
 
 
 def test_the_time_limit_comes_before_enough_samples(clock: Clock) -> None:
@@ -134,6 +169,7 @@ def test_a_device_with_its_own_clock_is_timed_by_it_and_has_no_cpu_time(clock: C
         return next(readings)
 
     timing = measure(on_device, RULE)
+    assert timing is not None
     assert timing.wall_ns == (1000, 1001, 1002) * 100
     assert timing.cpu_ns == ()
     assert timing.converged

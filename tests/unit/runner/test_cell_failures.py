@@ -10,10 +10,9 @@ from hwmatrix.runner.cell import failed
 LONG = 50_000 * "x"
 
 
-def test_the_whole_text_is_classified_and_a_short_one_is_sent() -> None:
+def test_the_whole_text_is_classified() -> None:
     status, error = failed(RuntimeError(f"{LONG} CUDA error: out of memory"), hardware="cuda", stage=Stage.RUN)
     assert (status, error["type"]) == (Status.OOM, "memory_pressure")
-    assert len(error["message"]) < 5000
 
 
 @pytest.mark.parametrize(

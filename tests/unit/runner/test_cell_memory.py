@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-import types
-from pathlib import Path
 from typing import Any
 
+import fake_target
 import numpy as np
 import pytest
-from factory_plans import cell_plan, model_plan, target_plan
+from fake_target import FakeTarget
 
 pytest.importorskip("duckdb")
 
 from hwmatrix.measure.memory import HostUse
-from hwmatrix.records import Dtype, NoiseFloor, Placement, Tolerance
-from hwmatrix.runner import cell
-from hwmatrix.runner.job import CellJob, memory_found
+from hwmatrix.runner.job import memory_found
 from hwmatrix.targets.protocol import DeviceUse
 
 HOST = HostUse(baseline_mb=100.0, load_peak_mb=150.0, run_peak_mb=180.0, peak_mb=180.0, uss_mb=42.0)
@@ -43,79 +40,27 @@ def test_the_recorded_values(host: HostUse, use: DeviceUse | None, device: tuple
     assert memory_found(host, use) == {**wanted, "device_peak_mb": device[0], "device_reserved_mb": device[1]}
 
 
-class Target:
+class Target(FakeTarget):
     """A model that takes 8 MiB to run. The harness's processing of its outputs takes 256 MiB."""
 
-    asked: tuple[str, ...] = ()
-
-    def __init__(self, **_options: Any) -> None:
-        self.calls: list[str] = []
-        Target.asked = ()
-
-    @staticmethod
-    def preload(_model_classes: list[str]) -> None:
-        pass
-
-    def check(self) -> str:
-        return "fake"
-
-    def load(self, _bundle: Any) -> int:
-        return 1
-
-    def prepare(self, _inputs: Any) -> str:
-        return "made by hand"
-
-    def precision(self) -> None:
-        return None
-
-    def feed(self, _inputs: Any) -> None:
-        pass
-
     def run(self) -> Any:
-        Target.asked += ("run",)
+        self.called("run")
         return np.ones(2 << 20, dtype=np.float32)
 
-    def elapsed_ns(self) -> int | None:
-        return None
-
     def outputs(self, result: Any) -> dict[str, Any]:
-        Target.asked += ("outputs",)
+        self.called("outputs")
         copies = [result.astype(np.float64) for _ in range(16)]
         return {"y": copies[-1][:2].astype(np.float32)}
 
-    def placement(self) -> Placement:
-        return Placement(on_target=1.0, detail="fake")
-
     def device_use(self) -> DeviceUse:
         """The memory of a device, whose peak grows while the outputs are copied to the host."""
-        return DeviceUse(peak_mb=8.0 + 100 * ("outputs" in Target.asked), reserved_mb=8.0, other_processes=len(Target.asked))
+        return DeviceUse(peak_mb=8.0 + 100 * ("outputs" in self.calls), reserved_mb=8.0, other_processes=1 + ("outputs" in self.calls))
 
 
 def executed(monkeypatch: pytest.MonkeyPatch, *, expected: float = 1.0) -> dict[str, Any]:
     """The findings of a cell of that target, executed in this process."""
-    bundle = types.SimpleNamespace(
-        digest="d",
-        kinds=("text",),
-        text_path=False,
-        input_arrays=dict,
-        expected_arrays=lambda: {"y": np.full(2, expected, np.float32)},
-        task_detail=None,
-        held_out=lambda: None,
-        floor=lambda _dtype: NoiseFloor(outputs=None, reason="made by hand"),
-    )
-    monkeypatch.setattr(cell, "target_class", lambda _backend: Target)
-    monkeypatch.setattr(cell.bundles, "verify", lambda _path: bundle)
-    told: list[dict[str, Any]] = []
-    job = CellJob(
-        cell=cell_plan(),
-        model=model_plan(),
-        target=target_plan(),
-        bundle=Path("none"),
-        rule=None,
-        tolerances={Dtype.FLOAT32: Tolerance(relative_error=1e-3, reason="a test")},
-    )
-    cell.execute(job, told.append)
-    return next(message["facts"] for message in told if "verdict" in message)
+    facts: dict[str, Any] = fake_target.executed(monkeypatch, Target, expected=expected)[-1]["facts"]
+    return facts
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -134,8 +79,6 @@ def test_a_small_cell_does_not_have_the_peak_of_an_earlier_one(monkeypatch: pyte
 
 
 def test_a_mismatch_also_has_memory_and_other_processes_are_counted_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell.divergence, "locate", lambda *_arguments: pytest.fail("this target has no trace"))
-    monkeypatch.setattr(Target, "trace", lambda *_arguments: None, raising=False)
     facts = executed(monkeypatch, expected=2.0)
     assert facts["relative_error"] == pytest.approx(0.5)
     assert facts["device_peak_mb"] == 8.0

@@ -71,6 +71,9 @@ class Kept:
     def enter(self, _stage: Stage) -> None:
         """Nothing."""
 
+    def end(self, *_verdict: object, **_details: object) -> None:
+        """Nothing."""
+
 
 def times(monkeypatch: pytest.MonkeyPatch, target: Scripted, prompt: GenerationPrompt, rule: MeasureRule) -> dict[str, Any]:
     """What is found when the target is timed on its own clock."""
@@ -79,7 +82,7 @@ def times(monkeypatch: pytest.MonkeyPatch, target: Scripted, prompt: GenerationP
     monkeypatch.setattr(time, "perf_counter", lambda: target.now / 1e9)
     double: Any = target
     progress: Any = kept
-    generating._time(double, prompt, rule, deadline=math.inf, progress=progress)
+    assert generating._time(double, prompt, rule, 0.1, deadline=math.inf, progress=progress)
     return kept.facts
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import json
 import math
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +18,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwmatrix.faults.catalogue import catalogue
+from hwmatrix.measure import parity
 from hwmatrix.measure.parity import parity_of
-from hwmatrix.records import CellResult, Limits, Stage, Status
+from hwmatrix.records import CellResult, Column, Divergence, Limits, Origin, OutputRecord, Stage, Status, measured_columns
+from hwmatrix.runner import child
 from hwmatrix.runner.bundles import _entry_of_end
 from hwmatrix.runner.endings import describe
 from hwmatrix.runner.forked import End, parse
+from hwmatrix.runner.job import Progress
 from hwmatrix.runner.messages import BadMessageError, TestTold, detections_told, read
 from hwmatrix.runner.results import result_of
 from hwmatrix.store.shard import ShardWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 LOAD = {"stage": "load", "facts": {"stages": {}}}
 RUN = {"stage": "run", "facts": {"stages": {"load": 1.5}, "load_ms": 1.5, "parameters": 7}}
-PASS: dict[str, Any] = {"verdict": "pass", "facts": {"stages": {"load": 1.5}, "load_ms": 1.5}, "error": None}
+PASS: dict[str, Any] = {"verdict": "pass", "facts": {"stages": {"load": 1.5}, "load_ms": 1.5}, "error": None, "final": True}
 ERROR = {"type": "mismatch", "message": "a message", "traceback": None, "severity": None}
 PLAN = make.plan()
 
@@ -91,10 +97,14 @@ BAD: dict[str, tuple[bytes, str]] = {
     "list": (b"[1]\n", r"line 2 is not a JSON object: '\[1\]'"),
     "brackets without end": (b"[" * 200_000 + b"\n", "line 2 is not JSON"),
     "objects without end": (b'{"stage":' * 100_000 + b"1" + b"}" * 100_000 + b"\n", "line 2"),
-    "two verdicts": (lines(PASS, PASS), "line 3 comes after the verdict"),
-    "stage behind the verdict": (lines(PASS, LOAD), "line 3 comes after the verdict"),
     "divergence before a verdict": (lines({"divergence": {"origin": "unknown"}}), "line 2: "),
-    "divergence that is none": (lines(PASS | {"verdict": "mismatch", "error": ERROR}, {"divergence": {"origin": "nowhere"}}), "line 3: "),
+}
+AFTER: dict[str, bytes] = {
+    "another verdict": lines(PASS | {"verdict": "error", "error": ERROR}),
+    "a verdict that is not final": lines(PASS | {"verdict": "error", "error": ERROR, "final": False}),
+    "divergence that is none": lines({"divergence": {"origin": "nowhere"}}),
+    "facts that are none": lines({"stage": "measure", "facts": {"load_ms": -1.0}}),
+    "junk": b"Segmentation fault\n",
 }
 
 
@@ -112,6 +122,70 @@ def test_a_bad_line_makes_a_crash_that_says_why(tmp_path: Path, kind: str) -> No
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(found.error.message)
     keep(tmp_path, found)
+
+
+@pytest.mark.parametrize("kind", AFTER)
+@pytest.mark.parametrize("verdict", [PASS, PASS | {"verdict": "mismatch", "error": ERROR}])
+def test_a_bad_line_after_the_final_verdict_does_not_change_it(kind: str, verdict: dict[str, Any]) -> None:
+    before = result(lines(RUN, verdict))
+    found = result(lines(RUN, verdict) + AFTER[kind])
+    assert (found.status, found.stage, found.error, found.load_ms) == (before.status, before.stage, before.error, 1.5)
+
+
+def sent(*messages: dict[str, Any]) -> bytes:
+    """What the messages of a child are on its pipe."""
+    reading, writing = os.pipe()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child, "_limit", lambda *_args, **_kwargs: None)
+        patch.setattr(child.os, "_exit", lambda _code: None)
+
+        def work(send: Callable[[dict[str, Any]], None]) -> None:
+            for message in messages:
+                send(message)
+
+        with concurrent.futures.ThreadPoolExecutor(1) as pool, open(reading, "rb") as stream:  # noqa: PTH123 - a pipe has no path
+            received = pool.submit(stream.read)
+            child.work_and_exit(work, writing, limits=make.LIMITS, reserves_address_space=False)
+            os.close(writing)
+            return received.result()
+
+
+def of_progress(**facts: Any) -> CellResult:
+    """The result of a cell with these findings that fails with the longest texts, and whose search for the cause ends so."""
+    messages: list[dict[str, Any]] = []
+    progress = Progress(messages.append)
+    progress.enter(Stage.COMPARE)
+    progress.found(**facts)
+    long = "x" * 3_000_000
+    progress.end(Status.MISMATCH, error={"type": "mismatch", "message": long, "traceback": long, "needs": [long]})
+    progress.diverges(Divergence(origin=Origin.UNKNOWN, detail=long, relative_error=math.nan, inputs_error=math.inf))
+    return result(sent(*messages))
+
+
+def test_the_longest_texts_arrive_with_the_verdict() -> None:
+    names = [f"the logits of step {step} after the {prompt * 20} prompt" for prompt in "abcdefgh" for step in range(33)]
+    outputs = tuple(OutputRecord(name=name, shape=(1, 2), dtype="float32", parity=None) for name in names)
+    texts = [column.name for column in measured_columns() if column.sql_type == "VARCHAR" and column.name not in {"origin", "precision"}]
+    found = of_progress(outputs=outputs, break_reasons=("y" * 10**6,), **dict.fromkeys(texts, "z" * 10**6))
+    assert (found.status, len(found.outputs), found.origin) == (Status.MISMATCH, len(names), Origin.UNKNOWN)
+    assert found.error is not None
+    assert found.error.traceback is not None
+    assert len(found.error.message) < 10_000 < len(found.error.traceback)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("column", [each for each in measured_columns() if each.sql_type.startswith("DOUBLE")], ids=lambda each: each.name)
+def test_a_number_that_is_not_finite_costs_no_verdict(column: Column, value: float) -> None:
+    several = column.sql_type.endswith("[]")
+    found = of_progress(**{column.name: (1.0, value) if several else value})
+    assert found.status is Status.MISMATCH
+    assert getattr(found, column.name) is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_an_output_that_is_not_finite_costs_no_verdict(value: float) -> None:
+    compared = parity.compare({"y": np.full(3, value, np.float32)}, {"y": np.ones(3, np.float32)})
+    assert of_progress(outputs=tuple(compared.outputs)).status is Status.MISMATCH
 
 
 def keep(folder: Path, *results: CellResult) -> None:
@@ -203,8 +277,8 @@ def test_a_bundle_s_path_must_be_in_the_bundle_folder(key: str) -> None:
 
 def test_values_beyond_the_range_become_the_largest() -> None:
     largest = np.asarray([sys.float_info.max])
-    parity = parity_of(-largest, largest, logits=False)
-    assert parity.max_error == sys.float_info.max
-    found = result(lines(passing(**dataclasses.asdict(parity))))
+    apart = parity_of(-largest, largest, logits=False)
+    assert apart.max_error == sys.float_info.max
+    found = result(lines(passing(**dataclasses.asdict(apart))))
     assert found.status is Status.PASS
-    assert (found.relative_error, found.max_error, found.cosine, found.top1) == dataclasses.astuple(parity)
+    assert (found.relative_error, found.max_error, found.cosine, found.top1) == dataclasses.astuple(apart)

@@ -71,8 +71,8 @@ def stage(name: str, **facts: Any) -> dict[str, Any]:
     return {"stage": name, "facts": facts}
 
 
-def verdict(status: str, error: dict[str, Any] | None = None, **facts: Any) -> dict[str, Any]:
-    return {"verdict": status, "facts": facts, "error": error}
+def verdict(status: str, error: dict[str, Any] | None = None, *, final: bool = True, **facts: Any) -> dict[str, Any]:
+    return {"verdict": status, "facts": facts, "error": error, "final": final}
 
 
 def told(**changes: Any) -> dict[str, Any]:
@@ -128,12 +128,12 @@ def test_an_adapted_cell_is_distinguished_from_the_failed_one() -> None:
 
 
 @pytest.mark.parametrize(("log", "traceback"), [("the last words", "the last words"), ("", None)])
-def test_an_invalid_message_is_a_crash_whatever_the_verdict(log: str, traceback: str | None) -> None:
-    found = result(end(stage("run", load_ms=5.0), verdict("pass", load_ms=5.0), stage("measure"), log=log))
+def test_an_invalid_message_before_the_verdict_is_a_crash(log: str, traceback: str | None) -> None:
+    found = result(end(stage("run", load_ms=5.0), stage("dream"), verdict("pass", load_ms=5.0), log=log))
     assert (found.status, found.stage, found.load_ms) == (Status.CRASH, Stage.RUN, 5.0)
     assert found.error is not None
     assert (found.error.type, found.error.severity, found.error.traceback) == ("bad_message", Severity.CRITICAL, traceback)
-    assert "line 3 " in found.error.message
+    assert "line 2: " in found.error.message
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status not in {Status.PASS, Status.NOT_RUN}])
@@ -163,17 +163,33 @@ def test_a_divergence_after_the_verdict_is_recorded() -> None:
 @pytest.mark.parametrize(
     ("changes", "detail"),
     [
-        ({"exit_code": 3}, "the search ended the process with exit code 3"),
-        ({"signal": signal.SIGSEGV, "exit_code": None}, "the search killed the process with SIGSEGV"),
-        ({"signal": signal.SIGKILL, "exit_code": None, "timed_out": True}, "the cell's time limit ended the search"),
+        ({"exit_code": 3}, "the process exited with code 3"),
+        ({"signal": signal.SIGSEGV, "exit_code": None}, "SIGSEGV ended the process"),
+        ({"signal": signal.SIGKILL, "exit_code": None, "timed_out": True}, "the cell's time limit ended the process"),
+        ({"signal": signal.SIGKILL, "exit_code": None, "oom_killed": True}, "the kernel killed the process for memory"),
+        ({"refused": "it sent too much"}, "the process sent an invalid message: it sent too much"),
     ],
 )
-def test_a_verdict_is_kept_however_the_search_after_it_ends(changes: dict[str, Any], detail: str) -> None:
-    found = result(end(stage("compare"), verdict("mismatch", told(type="mismatch")), **changes))
-    assert (found.status, found.stage) == (Status.MISMATCH, Stage.COMPARE)
-    assert found.error is not None
-    assert found.error.type == "mismatch"
-    assert where(found) == Divergence(origin=Origin.UNKNOWN, detail=detail).columns()
+@pytest.mark.parametrize("status", ["pass", "mismatch", "fallback"])
+@pytest.mark.parametrize("entered", ["compare", "measure"])
+@pytest.mark.parametrize("final", [True, False])
+def test_a_verdict_stands_however_the_process_ends_after_it(
+    changes: dict[str, Any], detail: str, status: str, entered: str, *, final: bool
+) -> None:
+    error = None if status == "pass" else told(type="fallback")
+    after = [stage("measure")] if entered == "measure" else []
+    found = result(end(stage("compare"), verdict(status, error, final=final), *after, **changes))
+    assert found.status is Status(status)
+    assert (found.error.type if found.error else None) == (error["type"] if error else None)
+    assert found.stage is (Stage.MEASURE if after and status == "pass" else Stage.COMPARE)
+    assert found.timing_detail == (detail if after else None)
+    assert found.diverges_detail == (detail if status == "mismatch" and not after else None)
+
+
+def test_a_verdict_that_is_not_final_is_replaced_and_measurements_are_added() -> None:
+    first, last = verdict("pass", load_ms=1.0, final=False), verdict("mismatch", told(type="precision_loss"), load_ms=1.0)
+    found = result(end(stage("compare"), first, last, stage("measure", load_ms=1.0, warmup_samples=3)))
+    assert (found.status, found.stage, found.warmup_samples, found.timing_detail) == (Status.MISMATCH, Stage.COMPARE, 3, None)
 
 
 def test_a_process_that_dies_after_another_verdict_than_mismatch_has_no_divergence() -> None:
