@@ -23,7 +23,7 @@ from hwmatrix.matrix.plan import RunFacts, Selection, make_plan
 from hwmatrix.models.onnx_export import ONNX_DIR
 from hwmatrix.records import Backend, Isolation, Plan
 from hwmatrix.records.backends import descriptor_of, names
-from hwmatrix.runner.bundles import INDEX, read_index
+from hwmatrix.records.bundle_index import INDEX, read_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable

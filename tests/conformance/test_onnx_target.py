@@ -19,7 +19,7 @@ from where import IN_IMAGES, Where, marks, where
 from hwmatrix.models.onnx_export import ONNX_DIR
 from hwmatrix.records import Backend, Dtype, Isolation, Plan, Stage
 from hwmatrix.records.backends import OnnxUse, descriptor_of, names
-from hwmatrix.runner.bundles import INDEX, read_index
+from hwmatrix.records.bundle_index import INDEX, read_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable

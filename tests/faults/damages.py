@@ -21,13 +21,13 @@ import factory_plans as make
 from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import CellFailure, HwmatrixError
 from hwmatrix.host import bundle_archive
-from hwmatrix.host.bundle_jobs import INDEX
 from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.matrix.load import load
 from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import find_or_build, verify
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import Stage, Status
+from hwmatrix.records.bundle_index import INDEX
 from hwmatrix.report.write import rendered
 from hwmatrix.runner.forked import End, parse
 from hwmatrix.runner.results import result_of

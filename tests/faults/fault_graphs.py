@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from hwmatrix.models import folder
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.models.onnx_export import MODEL_FILE, ONNX_DIR
-from hwmatrix.runner.bundles import INDEX, read_index
+from hwmatrix.records.bundle_index import INDEX, read_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable

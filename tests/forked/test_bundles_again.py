@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any
 import factory_plans as make
 import pytest
 
-from hwmatrix.errors import CellFailure
+from hwmatrix.errors import CellFailure, FactoryError
 from hwmatrix.models import onnx_export, provenance
 from hwmatrix.models.bundle import Bundle
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
 from hwmatrix.records import Isolation, Limits, Size
 from hwmatrix.runner import bundles
 from hwmatrix.runner import crew as crews
-from hwmatrix.runner.bundles import BundleEntry, BundleOrder, build_all
+from hwmatrix.runner.bundles import BundleOrder, build_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from hwmatrix.records import ModelPlan
+    from hwmatrix.records.bundle_index import BundleEntry
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked where children are")
 LIMITS = Limits(timeout_s=2.0, memory_mb=512)
@@ -186,3 +187,33 @@ def test_a_bundle_that_crashes_is_not_tried_again(scene: Scene) -> None:
     entry = scene.build("m0", "m1", at_once=2)["m0"]
     assert entry.error_type == "factory_failed"
     assert scene.begun().count("m0") == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")], ids=repr)
+def test_an_export_without_enough_memory_is_called_again_alone_and_then_no_failure_of_the_model(scene: Scene, error: Exception) -> None:
+    def fail(_exporter: str, _attempt: int) -> None:
+        raise error
+
+    scene.exporting = fail
+    scene.build("m0", at_once=1, targets=("onnxruntime",))
+    assert scene.begun().count(f"m0-{FIRST}") == 2
+    failure = no_graph([found for found in exported(scene, "m0") if isinstance(found, OnnxFailure)])
+    assert (failure.status, failure.error_type) == ("oom", "export_out_of_memory")
+    assert "3.0 per core" in str(failure)
+    scene.exporting = lambda _exporter, _attempt: None  # a later run, with more memory
+    scene.build("m0", at_once=1, targets=("onnxruntime",))
+    assert isinstance(exported(scene, "m0")[0], OnnxExport)
+
+
+def test_a_bundle_without_enough_memory_is_built_again_alone(scene: Scene) -> None:
+    def fail(name: str, attempt: int) -> None:
+        if (name, attempt) == ("m0", 1):
+            raise FactoryError("the reference failed", error_type="reference_failed") from RuntimeError("std::bad_alloc")
+        if name == "m1":
+            raise MemoryError
+
+    scene.building = fail
+    entries = scene.build("m0", "m1", at_once=1)
+    assert entries["m0"].key is not None
+    assert entries["m1"].error_type == "bundle_unfinished"
+    assert [scene.begun().count(name) for name in ("m0", "m1")] == [2, 2]

@@ -14,11 +14,11 @@ import pytest
 from hwmatrix.errors import StoreError
 from hwmatrix.host import archive as archives
 from hwmatrix.host import bundle_archive
-from hwmatrix.host.bundle_jobs import INDEX
 from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.models import folder, onnx_export
 from hwmatrix.models.bundle import find_or_build, verify
 from hwmatrix.models.canary import canary_plans
+from hwmatrix.records.bundle_index import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -61,7 +61,9 @@ _CRASHED: Final = "The process of the cell died: expect a signal to kill this sc
 _MESSAGE_LIMIT: Final = 1200
 _QNN_SOC_MODEL: Final = 57
 _CALIBRATION_SAMPLES: Final = 8
-_WITHOUT_GRAPH: Final = frozenset({"export_failed", "export_timeout", "data_dependent_export", "unsupported_operator"})
+_WITHOUT_GRAPH: Final = frozenset(
+    {"export_failed", "export_timeout", "export_out_of_memory", "data_dependent_export", "unsupported_operator"}
+)
 """Error types of cells for which no exporter made a graph."""
 
 

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from hwmatrix.basics.files import write_atomically
-from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import BundleError, FactoryError, StoreError
 from hwmatrix.host import archive as archives
 from hwmatrix.host.archive import PLAN, Limits, refused
-from hwmatrix.host.bundle_jobs import INDEX
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models import folder as folders
 from hwmatrix.models import onnx_export
 from hwmatrix.models.canary import canary_plans
-from hwmatrix.records import key_of_entry
+from hwmatrix.records.bundle_index import INDEX, read_index, write_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hwmatrix.host.run_folder import RunFolder
     from hwmatrix.records import ModelKey, ModelPlan, Plan
+    from hwmatrix.records.bundle_index import BundleEntry
 
 LIMITS: Final = Limits(file_bytes=32 * 2**30, total_bytes=128 * 2**30, files=200_000)
 """All types of transformers have about 20,000 files; the largest weights that one file can hold are those of a model in full size."""
@@ -42,7 +39,7 @@ def pack(folder: RunFolder, cache: Path, archive: Path) -> int:
         StoreError: the run has no index of bundles, the cache lacks one of them, or the archive cannot be written.
     """
     files = {PLAN: folder.path / PLAN, INDEX: folder.bundles / INDEX}
-    keys = sorted({entry["key"] for entry in _entries(folder.bundles / INDEX) if entry["key"] is not None})
+    keys = sorted({entry.key for entry in read_index(folder.bundles / INDEX).values() if entry.key is not None})
     for key in keys:
         if not (cache / key / folders.MANIFEST).is_file():
             raise StoreError(f"{cache}: it lacks the bundle {key}", advice="Make the bundles again, and let nothing prune the cache.")
@@ -73,13 +70,13 @@ def unpack(
             into = Path(temporary)
             names = archives.extract(archive, into, plan, limits, large=_is_large)
             listed = _checked_entries(archive, into, models)
-            entries = [entry for entry in listed if entry["key"] is not None]
-            found = {entry["key"]: _checked_bundle(archive, into / entry["key"]) for entry in entries}
+            keys = {entry.model_key: entry.key for entry in listed if entry.key is not None}
+            found = {key: _checked_bundle(archive, into / key) for key in keys.values()}
             stray = {_key_of(name) for name in names} - {None, *found}
             if stray:
                 raise refused(archive, f"its index does not list the bundle {min(filter(None, stray))}")
-            for entry in entries:
-                _check_model(archive, found[entry["key"]], models[key_of_entry(entry)])
+            for model, key in keys.items():
+                _check_model(archive, found[key], models[model])
             exports = list(_checked_exports(archive, into, found))
             for key in found:
                 with folders.locked(cache, key):
@@ -88,12 +85,11 @@ def unpack(
             for key, exporter in exports:
                 with onnx_export.locked(key, cache, exporter):
                     _move(*(place / onnx_export.ONNX_DIR / key / exporter for place in (into, cache)))
-            handed_over = listed if failures else entries
-            index = read_json((into / INDEX).read_bytes()) | {"bundles": handed_over}
-            write_atomically(folder.bundles / INDEX, json.dumps(index, indent=1) + "\n")
+            handed_over = [entry for entry in listed if failures or entry.key is not None]
+            write_index(folder.bundles / INDEX, handed_over)
     except OSError as error:
         raise StoreError(f"{cache}: cannot be written: {error}", advice="Free disk space, or set another HWMATRIX_CACHE.") from error
-    return frozenset(map(key_of_entry, handed_over))
+    return frozenset(entry.model_key for entry in handed_over)
 
 
 def _is_large(name: str) -> bool | None:
@@ -111,38 +107,24 @@ def _files_of(cache: Path, folder: Path) -> dict[str, Path]:
     return {str(file.relative_to(cache)): file for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
-def _entries(index: Path) -> list[dict[str, Any]]:
-    """The entries of an index of bundles.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
-    try:
-        entries: list[dict[str, Any]] = read_json(index.read_bytes())["bundles"]
-        for entry in entries:
-            _, _ = key_of_entry(entry), entry["key"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{index}: cannot be read: {error!r}", advice="Make the bundles again: hwmatrix bundles.") from error
-    return entries
-
-
-def _checked_entries(archive: Path, into: Path, models: dict[ModelKey, ModelPlan]) -> list[dict[str, Any]]:
+def _checked_entries(archive: Path, into: Path, models: dict[ModelKey, ModelPlan]) -> list[BundleEntry]:
     """The index's entries. Each must be of a model of the run, and every canary must have a bundle."""
     if not (into / INDEX).is_file():
         raise refused(archive, f"it has no {INDEX}")
     try:
-        entries = _entries(into / INDEX)
+        entries = read_index(into / INDEX)
     except StoreError as error:
         raise refused(archive, str(error)) from error
-    listed = set(map(key_of_entry, entries))
-    unknown = sorted(f"{name} ({size.value}, batch {batch}, length {length})" for name, size, batch, length in listed - models.keys())
+    unknown = sorted(
+        f"{name} ({size.value}, batch {batch}, length {length})" for name, size, batch, length in entries.keys() - models.keys()
+    )
     if unknown:
         raise refused(archive, f"its index has models that the run does not have: {', '.join(unknown[:3])}")
-    made = {key_of_entry(entry) for entry in entries if entry["key"] is not None}
+    made = {model for model, entry in entries.items() if entry.key is not None}
     lacking = [canary.name for canary in canary_plans() if canary.key not in made]
     if lacking:
         raise refused(archive, f"it lacks the bundle of {lacking[0]}")
-    return entries
+    return list(entries.values())
 
 
 def _checked_bundle(archive: Path, path: Path) -> bundles.Bundle:

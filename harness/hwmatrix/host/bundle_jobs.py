@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import duckdb
 
-from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 from hwmatrix.host import infrastructure
 from hwmatrix.host.executors import Job, follow
@@ -15,8 +14,8 @@ from hwmatrix.host.sharing import at_once
 from hwmatrix.models import onnx_export
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.factory.make import FACTORY
-from hwmatrix.records import key_of_entry
 from hwmatrix.records.backends import OnnxUse
+from hwmatrix.records.bundle_index import INDEX, read_index
 from hwmatrix.store.confined import opened
 from hwmatrix.store.reading import query
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from hwmatrix.host.run_order import RunOrder
     from hwmatrix.records import CellPlan, ModelKey, ModelPlan
 
-INDEX: Final = "bundles.json"
 _BUNDLES: Final = "bundles"
 _NOT_FOLDERS: Final = frozenset({RECIPE, HUB, FACTORY})
 
@@ -85,7 +83,8 @@ def refused(order: RunOrder, cells: Mapping[str, Sequence[CellPlan]]) -> dict[st
     asking = {target.name for target in order.plan.targets if target.name in cells and target.onnx_use is OnnxUse.FIRST}
     if not asking:
         return {}
-    keys = _bundle_keys(order.folder.bundles / INDEX)
+    index = order.folder.bundles / INDEX
+    keys = {model: entry.key for model, entry in read_index(index).items()} if index.is_file() else {}
     stopped = _stopped(order, asking)
     return {
         target: chosen
@@ -111,13 +110,3 @@ def _stopped(order: RunOrder, targets: set[str]) -> set[str]:
             except duckdb.Error as error:
                 raise StoreError(f"{shard}: cannot be read: {error}", advice="Delete it: its cells will be run again.") from error
     return found
-
-
-def _bundle_keys(index: Path) -> dict[ModelKey, str | None]:
-    if not index.is_file():
-        return {}
-    try:
-        entries = read_json(index.read_text(encoding="utf-8"))["bundles"]
-        return {key_of_entry(entry): entry["key"] for entry in entries}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{index}: cannot be read: {error}", advice="Start a new run.") from error

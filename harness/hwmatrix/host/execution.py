@@ -14,15 +14,16 @@ from hwmatrix.errors import HwmatrixError, NoTargetAvailableError, StoreError
 from hwmatrix.faults.catalogue import match
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import adapting, infrastructure
-from hwmatrix.host.bundle_jobs import INDEX, make_bundles, prepare_reference, refused
+from hwmatrix.host.bundle_jobs import make_bundles, prepare_reference, refused
 from hwmatrix.host.cache_limit import keep_under
 from hwmatrix.host.executors import Job, follow
 from hwmatrix.host.run_order import RunOrder, RunOutcome
 from hwmatrix.host.sharing import at_once, core_sets
-from hwmatrix.host.stale import StaleRule, bundle_digests, stale
+from hwmatrix.host.stale import StaleRule, stale
 from hwmatrix.host.timing_turn import timing_turn
 from hwmatrix.host.waves import Pace, Wave, waves
 from hwmatrix.models.canary import canary_plans
+from hwmatrix.records.bundle_index import INDEX, read_index
 from hwmatrix.store.freshness import made_with
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def _to_do_anew(order: RunOrder, rule: StaleRule, todo: dict[str, tuple[CellPlan
         made,
         rule,
         images={target: order.executor.identity(target)[1] for target in todo},
-        bundles=bundle_digests(order.folder.bundles / INDEX),
+        bundles={model: entry.digest for model, entry in read_index(order.folder.bundles / INDEX).items()},
         now=now(),
     )
     settled = order.folder.settled()

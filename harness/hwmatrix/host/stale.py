@@ -6,13 +6,8 @@ import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING
 
-from hwmatrix.basics.json_text import read_json
-from hwmatrix.errors import StoreError
-from hwmatrix.records import key_of_entry
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from hwmatrix.records import CellPlan, ModelKey
     from hwmatrix.store.freshness import MadeWith
@@ -23,19 +18,6 @@ class StaleRule:
     """``max_age`` is the maximum age of a verdict; None sets no limit."""
 
     max_age: dt.timedelta | None = None
-
-
-def bundle_digests(index: Path) -> dict[ModelKey, str | None]:
-    """Return the digest of every bundle in a run's index, by model and size; None if there is no bundle.
-
-    Raises:
-        StoreError: the index cannot be read.
-    """
-    try:
-        entries = read_json(index.read_text(encoding="utf-8"))["bundles"]
-        return {key_of_entry(entry): entry["digest"] for entry in entries}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{index}: cannot be read: {error}", advice="Start a new run.") from error
 
 
 def stale(

@@ -202,7 +202,7 @@ def make_openvino(bundle: Bundle, folder: Path) -> dict[str, Any]:
         openvino_graph.fit_inputs(program, {**own, BEAMS: torch.zeros(1)}, {**prepared, **constant}, state)
         file = f"{component}.xml"
         openvino.save_model(program, folder / file, compress_to_fp16=False)
-        outputs = [next(iter(port.get_names())) for port in program.outputs]
+        outputs = [openvino_graph.name_of(port) for port in program.outputs]
         inputs = [_described_port(port, state) for port in program.inputs]
         return {"file": file, "inputs": inputs, "outputs": {name: own_output(name) for name in outputs}}
 
@@ -325,6 +325,6 @@ def own_output(name: str) -> str:
 
 def _described_port(port: Any, states: Collection[str]) -> dict[str, Any]:
     shape = [None if axis.is_dynamic else int(axis.get_length()) for axis in port.get_partial_shape()]
-    name = next(iter(port.get_names()))
+    name = openvino_graph.name_of(port)
     own = name.removeprefix(INPUT_PREFIX)
     return {"name": name, "own": own, "shape": shape, "dtype": port.get_element_type().to_dtype().name, "state": own in states}

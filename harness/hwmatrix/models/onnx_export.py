@@ -6,7 +6,8 @@ first made no graph, and if a target chooses between graphs or rejected the firs
 ``model.onnx.data`` if the weights do not fit into one protobuf file) and ``manifest.json`` with the SHA-256 of every file; or a manifest
 with the failure. ``generation/`` and ``generation-openvino/`` hold the graphs of a cell that generates
 (:mod:`hwmatrix.models.generation_export`), ``openvino/`` the graph that OpenVINO converted (:mod:`hwmatrix.models.openvino_conversion`). A
-failure is a result like a graph. A timeout is not: it is recorded for the cells of the same run, and the next run calls the exporter again.
+failure is a result like a graph. Running out of time or memory is not: it is recorded for the cells of the same run, and the next run calls
+the exporter again.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.json_text import read_json
-from hwmatrix.errors import BundleError, CellFailure, FactoryError, TimedOutError, UnmakableError, UnsupportedError
+from hwmatrix.errors import BundleError, CellFailure, FactoryError, OutOfMemoryError, TimedOutError, UnmakableError, UnsupportedError
+from hwmatrix.faults.catalogue import MEMORY, classify
 from hwmatrix.models import folder, generation_export, manifests, onnx_exporters, openvino_conversion, openvino_graph, provenance
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.models.generation_export import GenerationExport
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of
 from hwmatrix.models.openvino_conversion import OpenVinoExport
+from hwmatrix.records import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +50,8 @@ EXPORTS: Final = (*EXPORTERS, *GENERATION, OPENVINO)
 """Every export that a bundle may have, by the name of its folder."""
 TIMED_OUT: Final = "ExporterTimedOut"
 """The ``error_type`` of an exporter that was killed because it ran out of time."""
+OUT_OF_MEMORY: Final = "ExporterOutOfMemory"
+"""The same for one that ran out of memory."""
 KEPT_AXES: Final = "squeezes of longer axes left out"
 """How a cell's ``method`` tells that :func:`onnx_graph.keep_longer_axes` corrected the graph."""
 _OWN_LIMITS: Final = frozenset(f"{kind.__module__}.{kind.__qualname__}" for kind in (FactoryError, UnmakableError))
@@ -91,9 +96,9 @@ class OnnxFailure:
     traceback: str | None
 
     @property
-    def timed_out(self) -> bool:
-        """Whether it ran out of time. That says nothing about the model: on a less busy machine the export may succeed."""
-        return self.error_type == TIMED_OUT
+    def of_the_machine(self) -> bool:
+        """Whether time or memory ran out. That says nothing about the model: on another machine the export may succeed."""
+        return self.error_type in {TIMED_OUT, OUT_OF_MEMORY}
 
     @property
     def of_hwmatrix(self) -> bool:
@@ -118,11 +123,12 @@ def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, .
 def export_one(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFailure:
     """The result of one of :data:`EXPORTS` for a bundle. Call it in a child process, by :func:`find_or_take`.
 
-    Running out of memory is raised and not recorded: with more memory, the same export may succeed. A recorded timeout is discarded.
+    Running out of memory is raised and not recorded: with more memory, the same export may succeed. If it was recorded for an earlier run,
+    or that time ran out, that is discarded.
 
     Raises:
         BundleError: the cache cannot be written (``cache_not_writable``).
-        MemoryError: memory ran out.
+        OutOfMemoryError: memory ran out, whatever the exporter made of that.
     """
     with locked(bundle.key, cache, exporter):
         kept = _kept(bundle, cache, exporter)
@@ -170,20 +176,20 @@ def _kept(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFailure | 
     """The result in the cache. Anything else there is discarded, so that it is not read if making it again fails. Needs the lock."""
     with contextlib.suppress(BundleError):
         kept = read_one(bundle, cache, exporter)
-        if not (isinstance(kept, OnnxFailure) and kept.timed_out):
+        if not (isinstance(kept, OnnxFailure) and kept.of_the_machine):
             return kept
     folder.discard(_folder_of(bundle, cache, exporter))
     return None
 
 
 def is_kept(key: str, cache: Path, exporter: str, *, graph: bool = False) -> bool:
-    """Whether the cache has an exporter's result for a bundle: a graph or, unless ``graph``, a failure that was not a timeout."""
+    """Whether the cache has an exporter's result for a bundle: a graph or, unless ``graph``, a failure of the model."""
     try:
         file = cache / ONNX_DIR / key / exporter / MANIFEST
         manifest = read_json(file.read_bytes())
         manifests.check(manifest, manifests.ExportManifest, file)
         failure = manifest["failure"]
-        return failure is None or not (graph or OnnxFailure(exporter=exporter, **failure).timed_out)
+        return failure is None or not (graph or OnnxFailure(exporter=exporter, **failure).of_the_machine)
     except FileNotFoundError:
         return False
     except (ValueError, BundleError):  # broken: reading it reports that
@@ -250,9 +256,9 @@ def read_openvino(bundle: Bundle, cache: Path) -> OpenVinoExport | None:
 def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
     """The failure of a cell if no exporter made a graph: unsupported if the exporters name operators that they cannot convert.
 
-    The types are ``unsupported_operator``, ``data_dependent_export`` and ``export_failed``; ``export_timeout`` if any exporter ran out of
-    time, since it might have made a graph; ``no_generation`` if hwmatrix itself cannot make one. The exporters' tracebacks are added as
-    notes, in order: they name the line of the model that cannot be exported.
+    The types are ``unsupported_operator``, ``data_dependent_export`` and ``export_failed``; ``export_timeout`` or ``export_out_of_memory``
+    if an exporter ran out of time or memory, since it might have made a graph; ``no_generation`` if hwmatrix itself cannot make one. The
+    exporters' tracebacks are added as notes, in order: they name the line of the model that cannot be exported.
     """
     failure = _combined_failure(failures)
     for each in failures:
@@ -264,8 +270,11 @@ def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
 def _combined_failure(failures: Sequence[OnnxFailure]) -> CellFailure:
     told = "; ".join(f"{failure.exporter}: {failure.error_type}: {failure.message}" for failure in failures)
     kind = "an OpenVINO" if any(OPENVINO in failure.exporter for failure in failures) else "an ONNX"
-    if any(failure.timed_out for failure in failures):
+    if any(failure.error_type == TIMED_OUT for failure in failures):
         return TimedOutError(f"{kind} export ran out of time, which says nothing about the model: {told}", error_type="export_timeout")
+    if any(failure.error_type == OUT_OF_MEMORY for failure in failures):
+        message = f"{kind} export ran out of memory, which says nothing about the model: {told}"
+        return OutOfMemoryError(message, error_type="export_out_of_memory")
     if any(failure.of_hwmatrix for failure in failures):
         return UnmakableError(f"hwmatrix makes no such graph of this model: {told}", error_type="no_generation")
     named = [_without_conversion(failure) for failure in failures]
@@ -361,9 +370,11 @@ def _export_now(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFail
 
     try:
         _publish(bundle, cache, exporter, fill)
-    except (BundleError, MemoryError):
+    except BundleError:
         raise
-    except Exception as error:  # noqa: BLE001 - exporters raise anything
+    except Exception as error:
+        if classify(error).status is Status.OOM:
+            raise OutOfMemoryError(told_of(error), error_type=MEMORY) from error
         failure = OnnxFailure(
             exporter=exporter,
             error_type=f"{type(error).__module__}.{type(error).__qualname__}",

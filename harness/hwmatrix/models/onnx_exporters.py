@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import chain_of
+from hwmatrix.faults.catalogue import classify
 from hwmatrix.models import exporter_shortcuts, onnx_extents, onnx_graph
-from hwmatrix.records import Dtype
+from hwmatrix.records import Dtype, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,6 +25,10 @@ TRANSFORMERS: Final = "transformers"
 TORCH: Final = "torch"
 DATA_DEPENDENT: Final = "data-dependent"
 """torch.export's term (2.13) for Python code that reads the value of a tensor."""
+_SHAPES: Final = re.compile(
+    "data-dependent|dynamic|static|symbolic|Sym(Int|Node|Bool)|speciali[sz]|constraint|shape|size|rank|dimension", re.IGNORECASE
+)
+"""The words of torch.export (2.13) and OpenVINO (2026.4) for what they must not know about shapes."""
 _EXPERTS: Final = "batched_mm"
 _INLINE_BYTES: Final = 3 * 2**29
 """Protobuf messages are limited to 2 GiB (protobuf.dev, proto limits); half a GiB is left for the graph. Browsers prefer one file."""
@@ -67,9 +73,9 @@ def traced_with_any_shape(
 ) -> tuple[Any, dict[str, torch.Tensor]]:
     """The graph that ``export`` makes of a pass with these arguments, every axis dynamic, and what was computed in advance.
 
-    If that fails, it is tried once more. The axes of the ``still`` arguments, and of all that is computed in advance, are then fixed.
-    Those that describe sizes, such as the grid of an image's patches, and whole numbers among the ``still`` ones become constants of the
-    graph, as in :func:`onnx_extents.held`. The size of an image is then fixed, the length of a text is not.
+    If that fails because of shapes, it is tried once more. The axes of the ``still`` arguments, and of all that is computed in advance, are
+    then fixed. Those that describe sizes, such as the grid of an image's patches, and whole numbers among the ``still`` ones become
+    constants of the graph, as in :func:`onnx_extents.held`. The size of an image is then fixed, the length of a text is not.
 
     ``export`` gets the model, the arguments, to which it adds what it computes in advance, and their dynamic axes as torch.export takes
     them; None: all. Whatever its second attempt raises is passed on, with a note of the first attempt's error.
@@ -89,10 +95,8 @@ def traced_with_any_shape(
     fixed = [name for name, value in tensors.items() if name in sizes or (name in still and not value.is_floating_point())]
     try:
         return made()
-    except MemoryError:  # the second attempt needs just as much memory
-        raise
     except Exception as error:
-        if not fixed and not sample.keys() & still:
+        if (not fixed and not sample.keys() & still) or not _about_shapes(error):
             raise
         first = told_of(error)
     # Outside the handler, so that the first attempt's error does not become the cause of the second's.
@@ -101,6 +105,11 @@ def traced_with_any_shape(
     except Exception as second:
         second.add_note(f"\nThe first attempt, with every axis dynamic, had failed: {first}")
         raise
+
+
+def _about_shapes(error: Exception) -> bool:
+    """Whether an exporter says that shapes are the cause. If memory ran out they are not, although the message may have the array's."""
+    return classify(error).status is not Status.OOM and _SHAPES.search(told_of(error)) is not None
 
 
 def dynamic_axes(model: torch.nn.Module, sample: Mapping[str, Any], dynamic: Collection[str]) -> dict[str, Any]:

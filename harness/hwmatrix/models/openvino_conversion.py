@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import UnsupportedError
+from hwmatrix.faults.catalogue import classify
 from hwmatrix.models import exporter_shortcuts, onnx_extents, openvino_graph
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of, with_extents
 from hwmatrix.models.onnx_graph import OUTPUT_PREFIX
-from hwmatrix.records import Dtype
+from hwmatrix.records import Dtype, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,9 +91,9 @@ def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converte
     """
     try:
         return by_exporter(model, inputs)
-    except MemoryError:  # tracing needs just as much memory, and would hide the cause behind an error of its own
-        raise
-    except Exception as first:  # noqa: BLE001 - whatever an exporter raises, tracing is tried
+    except Exception as first:
+        if classify(first).status is Status.OOM:  # tracing needs just as much memory, and would hide the cause behind an error of its own
+            raise
         because = f"{type(first).__name__}: {_first_line(first)}"
         try:
             return by_trace(model, inputs, because=f" (exporter failed: {because})")
@@ -135,7 +136,7 @@ def _exported(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed:
     with with_extents(model, sample, fixed), exporter_shortcuts.of_tracing():
         program = exporter().export(model, sample, OpenVINOConfig(stateful=False)).program
     openvino_graph.fit_inputs(program, inputs, {name: tensor for name, tensor in get_leaf_tensors(sample).items() if name not in inputs})
-    names = tuple(next(iter(port.get_names()), None) for port in program.outputs)
+    names = tuple(openvino_graph.name_of(port) if port.get_names() else None for port in program.outputs)
     outputs = tuple(name.removeprefix(OUTPUT_PREFIX) if name is not None else None for name in names)
     method = f"{_BY_EXPORTER}, with constant {', '.join(fixed)}" if fixed else _BY_EXPORTER
     return Converted(program=program, output_names=outputs, method=method)

@@ -6,7 +6,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.models.onnx_graph import INPUT_PREFIX
+from hwmatrix.models.onnx_graph import INPUT_PREFIX, OUTPUT_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -45,6 +45,15 @@ def fit_inputs(
             program.remove_parameter(parameter)
         else:
             raise ValueError(f"the exported graph has inputs that the model does not have: {', '.join(sorted(names))}")
+
+
+def name_of(port: Any) -> str:
+    """The name of an input or an output, that of the exporter if it has others too: a port's names are in no order.
+
+    Raises:
+        ValueError: it has no name.
+    """
+    return min(port.get_names(), key=lambda name: (not name.startswith((INPUT_PREFIX, OUTPUT_PREFIX)), name))  # type: ignore[no-any-return]
 
 
 def without_telemetry() -> None:

@@ -23,7 +23,6 @@ from hwmatrix.records.plans import (
     TargetPlan,
     Tolerance,
     cell_command,
-    key_of_entry,
     threads_in_words,
 )
 from hwmatrix.records.results import CellResult, Detection, Divergence, ErrorRecord, Findings, NoiseFloor, OutputRecord, Parity, Placement
@@ -93,7 +92,6 @@ __all__ = [
     "cell_command",
     "from_json",
     "in_words",
-    "key_of_entry",
     "measured_columns",
     "plan_from_json",
     "threads_in_words",

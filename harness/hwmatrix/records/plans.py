@@ -7,7 +7,7 @@ import functools
 import json
 import re
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import pydantic
 
@@ -15,9 +15,6 @@ from hwmatrix.records.adaptations import Adaptation, AdaptRule
 from hwmatrix.records.backends import OnnxUse, descriptor_of
 from hwmatrix.records.strict import STRICT
 from hwmatrix.records.vocabulary import Dtype, Execution, Family, Isolation, Role, Size
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PLAN_SCHEMA: Final = "hwmatrix/plan/1"
 _GENERATIVE: Final = re.compile(
@@ -301,15 +298,6 @@ class Plan:
     @functools.cached_property
     def _targets(self) -> dict[str, TargetPlan]:
         return {target.name: target for target in self.targets}
-
-
-def key_of_entry(entry: Mapping[str, Any]) -> ModelKey:
-    """The key of the model that an entry of an index of bundles is about.
-
-    Raises:
-        KeyError: the entry lacks a part of it; ValueError or TypeError: a part is not valid.
-    """
-    return str(entry["model"]), Size(entry["size"]), int(entry["batch"]), int(entry["sequence_length"])
 
 
 def cell_command(model: ModelPlan, cell: CellPlan, plan: Plan) -> str:

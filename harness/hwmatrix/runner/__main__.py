@@ -104,7 +104,7 @@ def _listed(plan: Path, what: str, name: str | None) -> Any:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from hwmatrix.runner.bundles import INDEX, read_index
+    from hwmatrix.records.bundle_index import INDEX, read_index
     from hwmatrix.runner.parent import ShardOrder, run_shard
 
     plan = _plan(arguments.plan)

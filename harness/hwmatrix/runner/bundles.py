@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.basics.files import write_atomically
-from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import CellFailure
+from hwmatrix.faults.catalogue import classify
 from hwmatrix.models.bundle import bundle_key, find_or_build, find_or_take
 from hwmatrix.models.canary import canary_plans
-from hwmatrix.records import Isolation, ModelKey, ModelPlan, Plan, Role, Size
+from hwmatrix.records import Isolation, ModelKey, ModelPlan, Plan, Role, Status
+from hwmatrix.records.bundle_index import INDEX, BundleEntry, read_index, write_index
 from hwmatrix.runner import exports
 from hwmatrix.runner.crew import Crew, Done, at_once
-from hwmatrix.runner.endings import describe, load
+from hwmatrix.runner.endings import describe, load, out_of_memory
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import run_owning
 from hwmatrix.runner.messages import BadMessageError, BundleTold, read
@@ -32,34 +31,12 @@ if TYPE_CHECKING:
     from hwmatrix.records import Limits
     from hwmatrix.runner.forked import End
 
-INDEX: Final = "bundles.json"
-INDEX_SCHEMA: Final = "hwmatrix/bundle-index/2"
 _TRAINING: Final = 4
 """How many of its time limits the training of a model may take."""
 _TRIES: Final = 6
 """Steps that each get a model's time limit in turn: its bundle, each of two exporters, and each of three exports of other kinds."""
-_UNFINISHED: Final = "bundle_unfinished"
+UNFINISHED: Final = "bundle_unfinished"
 """The type of a failure that says nothing about the model: the machine was too busy, or the worker was lost."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BundleEntry:
-    """The location of a model's bundle (a folder name in the cache), or why there is none."""
-
-    model: str
-    size: Size
-    batch: int
-    sequence_length: int
-    key: str | None = None
-    digest: str | None = None
-    error_type: str | None = None
-    message: str | None = None
-    traceback: str | None = None
-
-    @property
-    def model_key(self) -> ModelKey:
-        """The key of its model."""
-        return self.model, self.size, self.batch, self.sequence_length
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,7 +124,8 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
             for done in crew.do([len(models) + number], lambda number: _emit_started(of(number))):
                 found[number] = _index_entry(of(number), done, again=True)
     entries = [found[number] for number in range(len(models))]
-    _write_index(order.out / INDEX, entries)
+    index = order.out / INDEX  # it may have entries of other models, which stay
+    write_index(index, ((read_index(index) if index.is_file() else {}) | {entry.model_key: entry for entry in entries}).values())
     return entries
 
 
@@ -198,7 +176,7 @@ def _unfinished(done: Done) -> str | None:
     """Why a task must be retried; None: its outcome is final."""
     if done.answer is None:
         return f"the worker that built the bundle {done.problem}"
-    if done.answer["entry"]["error_type"] == _UNFINISHED:
+    if done.answer["entry"]["error_type"] == UNFINISHED:
         return str(done.answer["entry"]["message"])
     return next((f"the export by {told['exporter']}: {told['message']}" for told in done.answer["exports"] if told.get("late")), None)
 
@@ -211,31 +189,13 @@ def _index_entry(model: ModelPlan, done: Done, *, again: bool = False) -> Bundle
     """The index entry of a finished model, also sent to the host. If the worker died, nothing that it built is trusted."""
     if done.answer is None:
         message = f"the bundle was not built: the worker that did it {done.problem}{exports.AGAIN if again else ''}; {load()}"
-        entry = _entry_of(model, error_type=_UNFINISHED, message=message)
+        entry = _entry_of(model, error_type=UNFINISHED, message=message)
     else:
-        entry = _read_entry(done.answer["entry"])
+        entry = BundleEntry(**(done.answer["entry"] | {"size": model.size}))
     emit("bundle", model=model.name, size=model.size.value, ok=entry.key is not None, message=entry.message)
     for told in done.answer["exports"] if done.answer is not None else ():
         emit("export", model=model.name, size=model.size.value, **told)
     return entry
-
-
-def _write_index(path: Path, entries: list[BundleEntry]) -> None:
-    """Add entries to the index. They replace those of the same models; all others stay."""
-    index = (read_index(path) if path.is_file() else {}) | {entry.model_key: entry for entry in entries}
-    written = {"schema": INDEX_SCHEMA, "bundles": [dataclasses.asdict(entry) for entry in index.values()]}
-    write_atomically(path, json.dumps(written, indent=1) + "\n")
-
-
-def read_index(path: Path) -> dict[ModelKey, BundleEntry]:
-    """The index that :func:`build_all` wrote, by the keys of the models."""
-    data = read_json(path.read_text(encoding="utf-8"))
-    entries = [_read_entry(entry) for entry in data["bundles"]]
-    return {entry.model_key: entry for entry in entries}
-
-
-def _read_entry(entry: dict[str, Any]) -> BundleEntry:
-    return BundleEntry(**(entry | {"size": Size(entry["size"])}))
 
 
 def _entry_of(model: ModelPlan, **found: Any) -> BundleEntry:
@@ -247,7 +207,8 @@ def _build(model: ModelPlan, cache: Path, send: Callable[[dict[str, Any]], None]
     try:
         bundle = find_or_build(model, cache)
     except CellFailure as failure:
-        send({"error_type": failure.error_type, "message": str(failure)})
+        kind = UNFINISHED if classify(failure).status is Status.OOM else failure.error_type
+        send({"error_type": kind, "message": str(failure)})
     else:
         send({"key": bundle.key, "digest": bundle.digest})
 
@@ -257,10 +218,15 @@ def _entry_of_end(model: ModelPlan, end: End, limits: Limits, *, again: bool) ->
     try:
         if end.messages and end.refused is None:
             told = read(BundleTold, end.messages[-1], len(end.messages))
-            return _entry_of(model, **dataclasses.asdict(told))
-        why = describe(end, limits)
-        if end.timed_out or end.oom_killed:
-            kind, why = _UNFINISHED, f"{why}{exports.AGAIN if again else ''}; {load()}"
+            if told.error_type != UNFINISHED:
+                return _entry_of(model, **dataclasses.asdict(told))
+            kind, why = UNFINISHED, f"memory ran out: {told.message}"
+        else:
+            why = describe(end, limits)
+            if end.timed_out or out_of_memory(end):
+                kind = UNFINISHED
+        if kind == UNFINISHED:
+            why += f"{exports.AGAIN if again else ''}; {load()}"
     except BadMessageError as error:
         why = f"the process sent an invalid message: {error}"
     message = f"the bundle was not built: {why}"

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import signal
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.faults.catalogue import match
+from hwmatrix.records import Status
 
 if TYPE_CHECKING:
     from hwmatrix.records import Limits
     from hwmatrix.runner.forked import End
+
+_LAST_LINES: Final = 3
 
 
 def describe(end: End, limits: Limits) -> str:
@@ -21,6 +27,21 @@ def describe(end: End, limits: Limits) -> str:
     how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.exit_code}"
     last = end.log.splitlines()[-1] if end.log else "it printed nothing"
     return f"the process ended ({how}): {last}"
+
+
+def out_of_memory(end: End, hardware: str = "any") -> bool:
+    """Whether a child died for lack of memory: the kernel killed it, or it printed a failed allocation last."""
+    if end.oom_killed:
+        return True
+    gave_up = end.signal == signal.SIGABRT or bool(end.exit_code)
+    last = last_lines(end)
+    raised = last.rpartition("\n")[2].partition(":")[0] or None
+    return gave_up and match(last, hardware=hardware, exception=raised).status is Status.OOM
+
+
+def last_lines(end: End) -> str:
+    """The last lines that a child printed, where it says what ended it."""
+    return "\n".join(end.log.splitlines()[-_LAST_LINES:])
 
 
 def load() -> str:

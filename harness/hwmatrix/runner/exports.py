@@ -6,11 +6,11 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.errors import CellFailure
+from hwmatrix.errors import CellFailure, OutOfMemoryError
 from hwmatrix.models import onnx_export
 from hwmatrix.records import Limits, ModelKey, ModelPlan, Plan, Role
 from hwmatrix.records.backends import OnnxUse
-from hwmatrix.runner.endings import describe, load
+from hwmatrix.runner.endings import describe, load, out_of_memory
 from hwmatrix.runner.messages import BadMessageError, ExportTold, read
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def export(bundle: Bundle, cache: Path, limits: Limits, wanted: Wanted, run: Run
     """Call exporters until one exports a bundle, or find earlier results; then those that are named. ``run`` runs each in a child.
 
     An exporter with a kept result is called again, because that result may be out of date. Returns the outcome of each: ``exporter``,
-    ``ok``, ``message``, and ``late`` if it timed out. Failures are kept. The message of a timeout says how busy the machine was and,
-    with ``again``, that the retry without other work in parallel timed out too.
+    ``ok``, ``message``, and ``late`` if time or memory ran out. Failures are kept. The message of such a one says how busy the machine was
+    and, with ``again``, that the retry without other work in parallel ended in the same way.
 
     Raises:
         BundleError: the bundle is broken, or the cache cannot be written.
@@ -107,7 +107,7 @@ def export(bundle: Bundle, cache: Path, limits: Limits, wanted: Wanted, run: Run
 
 
 class _NothingMadeError(Exception):
-    """The child has no result to keep, since it lacked memory or could not write; what it told says so."""
+    """The child has no result to keep, since it could not write; what it told says so."""
 
     def __init__(self, told: ExportTold) -> None:
         super().__init__(told.message)
@@ -126,10 +126,15 @@ def _export_by(exporter: str, bundle: Bundle, cache: Path, limits: Limits, run: 
                 told = read(ExportTold, end.messages[-1], len(end.messages))
                 if onnx_export.is_kept(bundle.key, own, exporter):
                     return None
-                raise _NothingMadeError(told)
-            why = describe(end, limits)
-            if end.timed_out:
-                late, kind, why = True, onnx_export.TIMED_OUT, f"{why}{AGAIN if again else ''}; {load()}"
+                if not told.memory:
+                    raise _NothingMadeError(told)
+                late, kind, why = True, onnx_export.OUT_OF_MEMORY, str(told.message)
+            else:
+                why = describe(end, limits)
+                if end.timed_out or out_of_memory(end):
+                    late, kind = True, onnx_export.TIMED_OUT if end.timed_out else onnx_export.OUT_OF_MEMORY
+            if late:
+                why = f"{why}{AGAIN if again else ''}; {load()}"
         except BadMessageError as error:
             why = f"the process sent an invalid message: {error}"
         return onnx_export.OnnxFailure(exporter=exporter, error_type=kind, message=why, traceback=end.log or None)
@@ -137,7 +142,7 @@ def _export_by(exporter: str, bundle: Bundle, cache: Path, limits: Limits, run: 
     try:
         failure = onnx_export.find_or_take(bundle, cache, exporter, make)
     except _NothingMadeError as nothing:
-        return dataclasses.asdict(nothing.told)
+        return {"ok": False, "message": nothing.told.message}
     except CellFailure as problem:
         return {"ok": False, "message": str(problem)}
     return {"ok": failure is None, "message": failure.message if failure else None} | ({"late": True} if late else {})
@@ -147,8 +152,8 @@ def _make(exporter: str, bundle: Bundle, own: Path, send: Callable[[dict[str, An
     """In the child: export, and send the outcome to the parent."""
     try:
         made = onnx_export.export_one(bundle, own, exporter)
-    except (CellFailure, MemoryError) as problem:
-        send({"ok": False, "message": str(problem) or type(problem).__name__})
+    except CellFailure as problem:
+        send({"ok": False, "message": str(problem), "memory": isinstance(problem, OutOfMemoryError)})
     else:
         failure = made if isinstance(made, onnx_export.OnnxFailure) else None
         send({"ok": failure is None, "message": failure.message if failure else None})

@@ -139,10 +139,11 @@ class BundleTold:
 @_CHECKED
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportTold:
-    """Whether an exporter made a graph, or why not."""
+    """Whether an exporter made a graph, or why not; ``memory``: because memory ran out."""
 
     ok: bool
     message: str | None
+    memory: bool = False
 
 
 @_CHECKED

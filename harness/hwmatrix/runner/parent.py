@@ -44,7 +44,7 @@ from hwmatrix.records import (
     cell_command,
 )
 from hwmatrix.records.backends import FLOATING, Memory, descriptor_of
-from hwmatrix.runner.bundles import BundleEntry
+from hwmatrix.records.bundle_index import BundleEntry
 from hwmatrix.runner.cell import execute
 from hwmatrix.runner.crew import Crew, Done, at_once
 from hwmatrix.runner.detecting import detections

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from hwmatrix.faults.catalogue import match, severity_of
 from hwmatrix.records import CellResult, Divergence, ErrorRecord, Findings, Origin, Role, Stage, Status
+from hwmatrix.runner.endings import last_lines, out_of_memory
 from hwmatrix.runner.messages import CellTold, Failure, cell_told
 
 if TYPE_CHECKING:
     from hwmatrix.records import CellPlan, ModelPlan, TargetPlan
     from hwmatrix.runner.forked import End
-
-_LAST_LINES: Final = 3
 
 
 def result_of(end: End, *, cell: CellPlan, model: ModelPlan, target: TargetPlan, started_at: str) -> CellResult:
@@ -113,13 +112,10 @@ def _end_without_verdict(end: End, cell: CellPlan, hardware: str) -> tuple[Statu
         return Status.TIMEOUT, f"timed out after {cell.limits.timeout_s:g} s; the process was killed"
     if end.signal == signal.SIGXCPU:
         return Status.TIMEOUT, "the CPU time limit was reached (SIGXCPU)"
-    if end.signal == signal.SIGKILL and end.oom_killed:
+    if end.oom_killed:
         return Status.OOM, "the kernel killed the process for memory (SIGKILL, and the cgroup counts an oom_kill)"
-    lines = end.log.splitlines()[-_LAST_LINES:]
-    last, raised = "\n".join(lines), lines[-1].partition(":")[0] if lines else None
-    # It printed a failed allocation last, since it could not even report that.
-    if (end.signal == signal.SIGABRT or end.exit_code) and match(last, hardware=hardware, exception=raised).status is Status.OOM:
-        return Status.OOM, f"an allocation failed within {cell.limits.memory_mb} MiB, and the process gave up: {last}"
+    if out_of_memory(end, hardware):
+        return Status.OOM, f"an allocation failed within {cell.limits.memory_mb} MiB, and the process gave up: {last_lines(end)}"
     if end.signal is not None:
         return Status.CRASH, f"the process was ended by {_signal_name(end.signal)} (signal {end.signal})"
     return Status.CRASH, f"the process exited with code {end.exit_code} before it sent a verdict"

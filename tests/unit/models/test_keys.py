@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from hwmatrix.errors import BundleError, FactoryError
+from hwmatrix.errors import BundleError, FactoryError, OutOfMemoryError
 from hwmatrix.models import onnx_export, provenance, reference
 from hwmatrix.models.bundle import bundle_key, find_or_build, verify
 from hwmatrix.models.provenance import PACKAGE
@@ -157,7 +157,7 @@ class Cache(RuleBasedStateMachine):
         try:
             bundle = find_or_build(PLAN, self.cache)
             onnx_export.export_one(bundle, self.cache, EXPORTER)
-        except (FactoryError, MemoryError):
+        except (FactoryError, OutOfMemoryError):
             assert self.failing is not None
 
     @precondition(lambda self: (self.cache / bundle_key(PLAN)).exists())

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
-from hwmatrix.models import folder, onnx_export, openvino_conversion, provenance
+from hwmatrix.errors import BundleError, CellFailure, OutOfMemoryError, TimedOutError, UnsupportedError
+from hwmatrix.models import folder, onnx_export, onnx_exporters, openvino_conversion, provenance
 from hwmatrix.models.bundle import Bundle
 from hwmatrix.models.onnx_export import (
     OPENVINO,
@@ -151,14 +151,46 @@ def test_an_export_that_is_not_what_it_says_is_not_taken(bundle: Bundle, tmp_pat
     assert not list((tmp_path / onnx_export.ONNX_DIR).glob(".own-*"))
 
 
-def test_running_out_of_memory_is_not_an_exporter_s_failure(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
-    exporters.failing["torch"] = MemoryError()
-    with pytest.raises(MemoryError):
+def wrapped(error: Exception) -> Exception:
+    """As torch.onnx wraps what an exporter raises."""
+    raised = RuntimeError("Failed to export the model")
+    raised.__cause__ = error
+    return raised
+
+
+NO_MEMORY = [
+    MemoryError(),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+    wrapped(RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes.")),
+    wrapped(wrapped(MemoryError("std::bad_alloc"))),
+]
+
+
+@pytest.mark.parametrize("error", NO_MEMORY, ids=repr)
+def test_running_out_of_memory_is_not_an_exporter_s_failure(exporters: Exporters, bundle: Bundle, tmp_path: Path, error: Exception) -> None:
+    exporters.failing["torch"] = error
+    with pytest.raises(OutOfMemoryError):
         export_one(bundle, tmp_path, "torch")
     assert not place(bundle).exists()
     assert list(place(bundle).parent.iterdir()) == []
     exporters.failing.clear()
     assert isinstance(export_one(bundle, tmp_path, "torch"), OnnxExport)
+
+
+@pytest.mark.parametrize("error", NO_MEMORY, ids=repr)
+def test_after_memory_ran_out_nothing_is_tried_with_fixed_shapes_or_traced(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    attempts: list[str] = []
+
+    def fail(*_: Any, **__: Any) -> None:
+        attempts.append("one")
+        raise error
+
+    monkeypatch.setattr(openvino_conversion, "_exported", fail)
+    monkeypatch.setattr(openvino_conversion, "by_trace", lambda *_, **__: attempts.append("a trace"))
+    with pytest.raises(type(error)):
+        openvino_conversion.convert(None, {})  # type: ignore[arg-type] # it is passed on
+    assert not onnx_exporters._about_shapes(error)
+    assert attempts == ["one"]
 
 
 @pytest.mark.usefixtures("exporters")
@@ -173,17 +205,24 @@ def test_the_failure_of_a_killed_exporter_can_be_stored(bundle: Bundle, tmp_path
 LATE = OnnxFailure(exporter="torch", error_type=onnx_export.TIMED_OUT, message="no end within 120 s; the load was 3.0", traceback=None)
 
 
-def test_a_timeout_counts_for_the_cells_of_its_run_but_not_for_the_next_run(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [(onnx_export.TIMED_OUT, ("timeout", "export_timeout")), (onnx_export.OUT_OF_MEMORY, ("oom", "export_out_of_memory"))],
+)
+def test_time_or_memory_that_ran_out_counts_for_the_cells_of_its_run_but_not_for_the_next_run(
+    exporters: Exporters, bundle: Bundle, tmp_path: Path, kind: str, outcome: tuple[str, str]
+) -> None:
+    late = dataclasses.replace(LATE, error_type=kind)
     exporters.failing["transformers"] = ValueError("no way")
     export_one(bundle, tmp_path, "transformers")
-    keep_failure(bundle, tmp_path, LATE)
+    keep_failure(bundle, tmp_path, late)
     told = read_all(bundle, tmp_path)
-    assert told[1] == LATE
+    assert told[1] == late
     assert not is_kept("key", tmp_path, "torch")
     failed = no_graph([failure for failure in told if isinstance(failure, OnnxFailure)])
-    assert (failed.status, failed.error_type) == ("timeout", "export_timeout")
+    assert (failed.status, failed.error_type) == outcome
     assert "no exporter made an ONNX graph" not in str(failed)
-    assert LATE.message in str(failed)
+    assert late.message in str(failed)
     made = export_one(bundle, tmp_path, "torch")
     assert isinstance(made, OnnxExport)
     assert read_all(bundle, tmp_path)[1] == made
@@ -193,7 +232,7 @@ def test_a_timeout_counts_for_the_cells_of_its_run_but_not_for_the_next_run(expo
 def test_an_attempt_without_a_result_replaces_a_timeout(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
     keep_failure(bundle, tmp_path, LATE)
     exporters.failing["torch"] = MemoryError()
-    with pytest.raises(MemoryError):
+    with pytest.raises(OutOfMemoryError):
         export_one(bundle, tmp_path, "torch")
     with pytest.raises(BundleError) as caught:
         read_all(bundle, tmp_path)
@@ -225,7 +264,7 @@ def test_a_stale_export_is_not_read_after_a_failed_attempt(exporters: Exporters,
     export_all(bundle, tmp_path)
     other = dataclasses.replace(bundle, digest="d2")
     exporters.failing["torch"] = MemoryError()
-    with pytest.raises(MemoryError):
+    with pytest.raises(OutOfMemoryError):
         export_one(other, tmp_path, "torch")
     with pytest.raises(BundleError) as caught:
         read_all(other, tmp_path, only="torch")

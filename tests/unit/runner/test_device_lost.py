@@ -11,8 +11,8 @@ import pytest
 
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import Role, Stage, Status
+from hwmatrix.records.bundle_index import BundleEntry
 from hwmatrix.runner import parent
-from hwmatrix.runner.bundles import BundleEntry
 from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.parent import ShardOrder
 from hwmatrix.store.shard import ShardWriter

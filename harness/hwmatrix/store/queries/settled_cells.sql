@@ -3,4 +3,4 @@
 SELECT cell_key
 FROM cells JOIN shards USING (shard_id)
 WHERE role IN ('model', 'adapted') AND (canary_ok OR status IN ('unavailable', 'fallback'))
-    AND status <> 'infra_error' AND coalesce(error_type, '') NOT IN ('bundle_unfinished', 'export_timeout');
+    AND status <> 'infra_error' AND coalesce(error_type, '') NOT IN ('bundle_unfinished', 'export_timeout', 'export_out_of_memory');
