@@ -118,12 +118,12 @@ def measure(
             wall.append(stop - start)
         else:
             wall.append(own)
-        if stop < look and stop < end:
+        too_late = stop + (stop - start) > deadline * 1e9
+        if stop < look and stop < end and not too_late:
             continue
         if len(wall) >= rule.min_samples:
             converged = is_converged(wall, rule.half_width)
             look = begin + int((stop - begin) * _LOOK_AGAIN)
-        too_late = stop + (stop - start) > deadline * 1e9
         if converged or too_late or (stop >= end and len(wall) >= least):
             return Timing(wall_ns=tuple(wall), cpu_ns=tuple(cpu), warmup_samples=warmups, converged=converged)
 
