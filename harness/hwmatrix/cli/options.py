@@ -12,7 +12,7 @@ from rich.console import Console
 
 import hwmatrix
 from hwmatrix.basics.near_miss import near_miss
-from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.knowledge.on_record import PUBLISHED
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
 from hwmatrix.records import Axes, Size
@@ -194,11 +194,18 @@ def axes(batches: Sequence[int] | None, lengths: Sequence[int] | None, threads: 
 
 
 def recorded(database: Path) -> Path:
-    """The database to read. If it is the default and there is none: the published results of this folder, with a message."""
+    """The database to read. If it is the default and there is none: the published results of this folder, with a message.
+
+    Raises:
+        StoreError: it is the default, and there is neither.
+    """
     path = database_at(database)
     published = database_at(PUBLISHED)
-    if database != DEFAULT_OUTPUT or path.is_file() or not published.is_file():
+    if database != DEFAULT_OUTPUT or path.is_file():
         return path
+    if not published.is_file():
+        advice = "Run models (hwmatrix matrix), name a database (--database), or ask what is published: hwmatrix classify --model M."
+        raise StoreError(f"{path}: there is no such file: no run of your own, and no published results in {PUBLISHED}", advice=advice)
     typer.echo(f"no run of your own in {DEFAULT_OUTPUT}: this is from the published results, {PUBLISHED}", err=True)
     return published
 
