@@ -9,7 +9,7 @@ from typing import Final
 
 import duckdb
 
-from hwmatrix.store.cell_columns import schema, sql
+from hwmatrix.store.cell_columns import SCHEMA_VERSION, schema, sql
 
 RECORDED: Final = Path(__file__).parents[1] / "recorded" / "default.duckdb"
 RUN: Final = "repeated-rows-not-a-measurement"
@@ -66,7 +66,7 @@ def repeated_rows(path: Path, *, models: int = MODELS, targets: tuple[str, ...] 
     with duckdb.connect(str(path)) as connection:
         connection.execute(schema())
         connection.execute(sql("views.sql"))
-        connection.execute("INSERT INTO meta VALUES ('schema_version', '7')")
+        connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", [SCHEMA_VERSION])
         connection.execute(f"ATTACH '{RECORDED}' AS published (READ_ONLY)")
         connection.execute(_CHOSEN, {"models": models, "targets": list(targets)})
         for statement in _COPIED:

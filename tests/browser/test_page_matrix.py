@@ -56,7 +56,7 @@ def test_it_shows_every_model_and_target_with_words_and_shapes(page: Page, publi
         *("Model", "cpu", "openvino", "onnxruntime", "cuda", "rocm", "mps", "qnn", "qnn", "qnn", "webgpu", "webnn"),
     ]
     assert page.evaluate(ROWS)[:3] == ["bert", "roberta", "gpt2"]
-    assert page.evaluate(SHOWN) == "16 models of 16 shown"
+    assert page.evaluate(SHOWN) == "16 rows of 16 shown"
     words = set(cells(page))
     assert {"High", "unavailable", "mismatch", "Medium emulated", "Medium software"} <= words
     assert page.evaluate(
@@ -69,7 +69,7 @@ def test_it_shows_every_model_and_target_with_words_and_shapes(page: Page, publi
 
 def test_only_rows_in_sight_are_there_and_all_can_be_reached(page: Page, full: str) -> None:
     page.go(f"{full}#view=matrix")
-    assert page.evaluate(SHOWN) == "650 models of 650 shown"
+    assert page.evaluate(SHOWN) == "650 rows of 650 shown"
     counted = "['aria-rowcount', 'aria-colcount'].map(name => document.getElementById('matrix').getAttribute(name))"
     assert page.evaluate(counted) == ["651", "9"]
     assert len(page.evaluate(ROWS)) < 60
@@ -88,13 +88,13 @@ def test_search_narrows_with_every_key_and_is_in_the_address(page: Page, publish
     page.go(f"{published}#view=matrix")
     typed(page, "bert")
     assert page.evaluate(ROWS) == ["bert", "roberta"]
-    assert page.evaluate(SHOWN) == "2 models of 16 shown"
+    assert page.evaluate(SHOWN) == "2 rows of 16 shown"
     page.wait("location.hash.includes('q=bert')")
     typed(page, " zzz")
     assert page.evaluate("document.querySelector('#matrix .body b')") is None
     assert page.evaluate("document.querySelector('#matrix .empty').textContent") == "No cell matches."
     page.click("#reset")
-    assert page.evaluate(SHOWN) == "16 models of 16 shown"
+    assert page.evaluate(SHOWN) == "16 rows of 16 shown"
 
 
 def test_filters_leave_what_was_asked_for(page: Page, published: str) -> None:
@@ -126,9 +126,9 @@ def test_back_and_forward_restore_what_was_shown(page: Page, published: str) -> 
     page.wait("!document.getElementById('view-matrix').hidden")
     assert page.evaluate(ROWS) == ["whisper", "wav2vec2"]
     page.evaluate("history.back()")
-    page.wait(f"{SHOWN} === '16 models of 16 shown'")
+    page.wait(f"{SHOWN} === '16 rows of 16 shown'")
     page.evaluate("history.forward()")
-    page.wait(f"{SHOWN} === '2 models of 16 shown'")
+    page.wait(f"{SHOWN} === '2 rows of 16 shown'")
 
 
 def test_a_link_holds_everything_that_is_shown(page: Page, published: str) -> None:
@@ -220,7 +220,7 @@ def test_paper_gets_the_whole_matrix_as_it_is_filtered(page: Page, full: str) ->
     page.go(f"{full}#view=matrix&family=vision")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     lines = page.evaluate("document.querySelectorAll('#printed tbody tr').length")
-    assert page.evaluate(SHOWN) == f"{lines} models of 650 shown"
+    assert page.evaluate(SHOWN) == f"{lines} rows of 650 shown"
     assert lines > 60
     assert page.evaluate("document.querySelector('#printed td.High').innerText").strip().startswith("High")
     page.call("Emulation.setEmulatedMedia", media="print")

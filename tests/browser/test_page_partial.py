@@ -71,10 +71,3 @@ def test_it_says_what_is_missing_and_every_view_opens(
         page.settle()
         assert len(page.evaluate(f"document.getElementById('view-{view}').innerText")) > len(view) + 20
     assert page.complaints() == []
-
-
-def test_a_database_of_schema_1_is_shown_and_called_that(page: Page, published: str) -> None:
-    page.go(published)
-    assert "The database has schema 1" in page.evaluate("document.querySelector('#view-overview .notice').innerText")
-    page.go(f"{published}#view=matrix")
-    assert page.evaluate("document.getElementById('shown').textContent") == "16 models of 16 shown"

@@ -14,6 +14,7 @@ from hwmatrix.app.selecting import fetch_weights
 from hwmatrix.app.type_models import TypeModels
 from hwmatrix.basics.cache_folder import bundles_folder
 from hwmatrix.basics.clock import now, utc_now
+from hwmatrix.basics.text import plural
 from hwmatrix.errors import ConfigError, HwmatrixError, NothingSelectedError, Problem
 from hwmatrix.host import bundle_archive, infrastructure
 from hwmatrix.host.bundle_jobs import make_bundles, prepare_reference
@@ -273,7 +274,7 @@ def merge_and_report(folder: RunFolder, output: Path, cache: Path, view: View) -
     merge_shards([folder.path, *(plan.parent for plan in operators)], output / DATABASE, view, fresh=True)
     written = [*write_reports(output / DATABASE, output, cache=cache), *write_operators(output / DATABASE, output)]
     counts = json.loads((output / "matrix.json").read_text(encoding="utf-8"))["run"]["counts"]
-    view.say(f"{sum(counts.values())} cells: {', '.join(f'{count} {status}' for status, count in counts.items())}")
+    view.say(f"{plural(sum(counts.values()), 'cell')}: {', '.join(f'{count} {status}' for status, count in counts.items())}")
     names = ", ".join([*(path.name for path in written), DATABASE])
     reason = undrawn()
     if reason is not None:

@@ -1,4 +1,4 @@
-"""Shortens texts that are too long to store or show."""
+"""Short words for numbers, and texts that are too long to store or show."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ _COMMIT: Final = 12
 def commit(name: str) -> str:
     """Shorten a commit as git describes it to 12 digits. The mark of a working tree that differed from it stays."""
     return name.removesuffix(_DIRTY)[:_COMMIT] + (_DIRTY if name.endswith(_DIRTY) else "")
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 cell``, ``2 cells``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def cut(text: str, length: int) -> str:

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.text import Text
 
 from hwmatrix.basics.escape import plain
+from hwmatrix.basics.text import plural
 from hwmatrix.cli.options import DEFAULT_OUTPUT, AcrossOption, Format, FormatOption, Matrix, known
 from hwmatrix.errors import ConfigError, GateError, Problem
 from hwmatrix.matrix.load import load
 from hwmatrix.report.diff import Side, make_diff, side_of
 from hwmatrix.report.gate import DEFAULT_KINDS, GATEABLE, GateRules, Violation, check, unmatched_expectations, verdicts
 from hwmatrix.report.gate_text import GateDocument, annotation, entry, row
-from hwmatrix.report.numbers import plural
 
 _LISTED: Final = 3
 """How many expectations without a cell the text names."""

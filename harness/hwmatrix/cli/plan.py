@@ -14,6 +14,7 @@ import typer
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import plan_elsewhere
 from hwmatrix.app.selecting import select
+from hwmatrix.basics.text import plural
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     Architectures,
@@ -109,5 +110,5 @@ def plan_command(
     else:
         rows = [(job["target"], str(job["cells"]), ", ".join(job["runs_on"])) for job in job_matrices(plan, loaded)["include"]]
         print_table(("target", "cells", "runs on"), rows)
-        planned = {(model.name, model.size) for model in plan.models}
-        typer.echo(f"{len(plan.cells)} cells, {len(planned)} models; the plan is in {folder.path}")
+        planned = {model.name for model in plan.models}
+        typer.echo(f"{plural(len(plan.cells), 'cell')}, {plural(len(planned), 'model')}; the plan is in {folder.path}")

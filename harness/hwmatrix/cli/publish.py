@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+from hwmatrix.basics.files import write_atomically
 from hwmatrix.cli.merge import latest_in_words
 from hwmatrix.cli.options import DEFAULT_OUTPUT
 from hwmatrix.cli.report import write_all
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.on_record import PUBLISHED, SNAPSHOT, published_databases
 from hwmatrix.knowledge.snapshot import collect, write
+from hwmatrix.report.headline import with_headline
+from hwmatrix.report.rows import read
 from hwmatrix.store.latest import merge_places
 from hwmatrix.store.reading import DATABASE, database_at
 
@@ -56,3 +59,6 @@ def publish_command(
     if file is not None:
         write(collect(published_databases(published)), file)
         typer.echo(f"wrote {file}")
+    readme = Path("README.md")
+    if SNAPSHOT.is_relative_to(Path.cwd()) and readme.is_file():
+        write_atomically(readme, with_headline(readme.read_text(encoding="utf-8"), read(published / DATABASE)))

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hwmatrix.basics.escape import plain
+from hwmatrix.basics.text import plural
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     CellGeneration,
@@ -30,7 +31,7 @@ from hwmatrix.cli.options import (
 from hwmatrix.cli.tables import LEVEL_STYLES
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Status
-from hwmatrix.report import grid, numbers
+from hwmatrix.report import grid
 from hwmatrix.report.json_report import matrix_json
 from hwmatrix.report.rows import read
 
@@ -104,7 +105,7 @@ def show_command(
     shown = {cell.cell_key for cell in cells}
     doubts = Counter(row["doubt"] for row in rows.analysis.doubts if row["cell_key"] in shown)
     for doubt, count in doubts.items():
-        console.print(Text(f"{numbers.plural(count, 'cell')} in doubt: {doubt} (hwmatrix why MODEL TARGET)", style="dim"), soft_wrap=True)
+        console.print(Text(f"{plural(count, 'cell')} in doubt: {doubt} (hwmatrix why MODEL TARGET)", style="dim"), soft_wrap=True)
 
 
 def _untried_targets(cells: Sequence[CellRow]) -> set[str]:

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from hwmatrix.app.types_document import as_data, said, types_document
 from hwmatrix.basics.escape import visible
+from hwmatrix.basics.text import plural
 from hwmatrix.cli.options import Format, FormatOption
 from hwmatrix.models.factory.pins import PASS, short
 from hwmatrix.records import Family
-from hwmatrix.report.numbers import plural
 
 if TYPE_CHECKING:
     from hwmatrix.app.types_document import TypeEntry, TypesDocument

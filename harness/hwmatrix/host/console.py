@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from hwmatrix.basics.text import plural
 from hwmatrix.host.github.log import END_OF_GROUP, group, harmless
 from hwmatrix.records import Status
 
@@ -111,7 +112,8 @@ class PlainView:
         """Print how much there is to do."""
         done = self._done.setdefault(target, 0)
         self._total[target] = count
-        title = f"{target}: {count} {noun}" if count else f"{target}: {noun}"
+        counted = plural(count, "cell") if noun == "cells" else f"{count} {noun}"
+        title = f"{target}: {counted if count else noun}"
         if done:
             title = f"{target}: continuing after {done} of {count}"
         if self._on_github and self._group is None:

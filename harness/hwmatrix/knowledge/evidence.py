@@ -115,6 +115,12 @@ class Evidence:
         asked = {folded(model_name)} | ({folded(plan.name), folded(plan.hub_id)} - {""} if plan is not None else set())
         return bool(asked & ({folded(self.model), mine} - {""}))
 
+    @property
+    def cell(self) -> tuple[object, ...]:
+        """What identifies the cell in reports, on whatever machine it was executed."""
+        settings = (self.size, self.dtype, self.batch, self.sequence_length, self.threads, self.new_tokens)
+        return (self.model, self.hub_id, self.target, self.backend, self.isolation, *settings)
+
 
 def with_instructions(processor: str | None, instructions: Iterable[str]) -> str:
     """A processor with its widest instructions: ``Intel(R) Xeon(R) Processor with AMX and AVX-512``."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from hwmatrix import __version__
+from hwmatrix.basics.text import plural
 from hwmatrix.knowledge.evidence import DATABASE, Evidence, default_database, folded, read_evidence
 from hwmatrix.knowledge.measured_memory import MemoryOnRecord, memory_on_record
 from hwmatrix.knowledge.snapshot import FORMAT, Executed, Snapshot, checksum, collect, executed_of, read
@@ -41,7 +42,7 @@ class Place(enum.StrEnum):
 
 
 class EvidenceAnswer(TypedDict):
-    """A source of measurements: where it is, how many cells, executed when, and with which package versions."""
+    """A source of measurements: where it is, how many cells (as reports count executed ones), executed when, and with which package versions."""
 
     place: str
     where: str
@@ -70,7 +71,7 @@ class Source:
         return EvidenceAnswer(
             place=self.place.value,
             where=self.where,
-            cells=len(self.evidence),
+            cells=len({record.cell for record in self.evidence if record.level is not None}),
             first=self.executed.first,
             last=self.executed.last,
             versions={package: list(found) for package, found in self.executed.versions.items()},
@@ -142,7 +143,7 @@ def sentence(asked: EvidenceAnswer) -> str:
         return f"{asked['where']}: no cell was executed"
     days = dict.fromkeys((asked["first"][:10], asked["last"][:10]))
     told = ", ".join(f"{package} {' and '.join(versions)}" for package, versions in asked["versions"].items())
-    return f"{asked['where']}: {asked['cells']:,} cells, executed {' to '.join(days)}, with {told}"
+    return f"{asked['where']}: {plural(asked['cells'], 'cell')}, executed {' to '.join(days)}, with {told}"
 
 
 def published_databases(folder: Path) -> dict[str, Path]:

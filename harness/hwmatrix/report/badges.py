@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.escape import plain
-from hwmatrix.records import Status
+from hwmatrix.records import Dtype, Status
 from hwmatrix.report.comparing import FAILING
 
 if TYPE_CHECKING:
@@ -36,8 +36,10 @@ class Badge:
 
 
 def badges(rows: ReportRows) -> tuple[Badge, ...]:
-    """One for each model, target and family of a run."""
-    cells = rows.cells
+    """One for each model, target and family of a run: by one forward pass of each model, in the first precision of each target."""
+    by_target = _grouped(rows.cells, lambda c: c.target)
+    first = {target: min((cell.dtype for cell in cells), key=list(Dtype).index) for target, cells in by_target.items()}
+    cells = [cell for cell in rows.cells if cell.workload == "forward" and cell.dtype == first[cell.target]]
     found = [
         *(_badge("model", model, own, "target", lambda c: c.target) for model, own in _grouped(cells, lambda c: c.model).items()),
         *(_badge("target", target, own, "model", lambda c: c.model) for target, own in _grouped(cells, lambda c: c.target).items()),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from hwmatrix.faults.grouping import AdviceGroup, alike, by_advice
@@ -32,12 +31,6 @@ class Cause:
 
     errors: AdviceGroup[Failure]
     occurrences: tuple[Occurrence, ...]
-
-    @property
-    def targets(self) -> tuple[tuple[str, int], ...]:
-        """How many of the errors each target has, the most first. A model that could not be made has no target."""
-        named = (failure.entry.hardware_type for failure in self.errors.members)
-        return tuple(Counter(target for target in named if target is not None).most_common())
 
 
 def grouped(found: Iterable[Failure]) -> tuple[AdviceGroup[Failure], ...]:

@@ -19,12 +19,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.escape import plain
+from hwmatrix.basics.text import plural
 from hwmatrix.records import Dtype, Execution, Level, Size, Status
 from hwmatrix.report import grid
-from hwmatrix.report.comparing import FAILING
-from hwmatrix.report.numbers import plural, times
+from hwmatrix.report.numbers import times
 from hwmatrix.report.plots import Chart
 from hwmatrix.report.scaling import lines_of
+from hwmatrix.report.totals import totals_of
 from hwmatrix.report.tradeoffs import precision, short_name, tradeoffs_of
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def charts(rows: ReportRows) -> tuple[Chart, ...]:
     timed = [cell for cell in rows.cells if _is_timed(cell)]
     made = [
         _matrix(grid.grid_of(rows)),
-        _families(rows.cells),
+        _families(rows),
         _latency(timed),
         _speed_up(timed),
         _memory(rows.cells),
@@ -133,7 +134,12 @@ def _matrix(built: grid.Grid) -> Chart | None:
         for heading, cell in zip(headings, row.cells, strict=True)
         if cell is not None and heading is not None
     ]
-    shows = f"{plural(len(lines), 'model')} on {plural(len(shown), 'target')}{which}, each cell with its level or status"
+    models = {row.model for row, _ in lines}
+    generating = {row.model for row, _ in lines for cell in row.cells if cell is not None and cell.new_tokens}
+    shows = (
+        f"{plural(len(models), 'model')}{f', {len(generating)} of them also generating text,' if generating else ''} on "
+        f"{plural(len({column.target for column in built.columns}), 'target')} in {plural(len(shown), 'column')}{which}"
+    )
     chart = _chart("matrix", rows, shows)
     return dataclasses.replace(chart, spec=_in_parts(chart.spec)) if len(shown) > wide else chart
 
@@ -164,31 +170,38 @@ def _headings(built: grid.Grid) -> list[str | None]:
     return headings
 
 
-def _families(cells: Sequence[CellRow]) -> Chart | None:
-    counted: dict[tuple[str, str], list[int]] = {}
-    for cell in cells:
-        if cell.status is Status.PASS or cell.status in FAILING:
-            count = counted.setdefault((cell.family.value, _target(cell)), [0, 0])
-            count[0] += cell.status is Status.PASS
-            count[1] += 1
-    rows = [
+def _families(rows: ReportRows) -> Chart | None:
+    found = totals_of(rows)
+    lines = {line.column.target: line for line in reversed(found.lines)}  # each target's first precision, which most models have
+    values = [
         {
-            "family": family.replace("_", " "),
-            "column": target,
-            "passed": passed,
-            "tested": tested,
-            "share": passed / tested,
-            "label": f"{passed} of {tested}",
+            "family": family.value.replace("_", " "),
+            "column": plain(target if line.column.dtype == Dtype.FLOAT32 else f"{target} {line.column.dtype}"),
+            "passed": total.passed,
+            "tested": total.tried,
+            "share": total.passed / total.tried,
+            "label": f"{total.passed} of {total.tried}",
         }
-        for (family, target), (passed, tested) in counted.items()
+        for target, line in reversed(lines.items())
+        for family, total in zip(found.families, line.by_family, strict=True)
+        if total is not None
     ]
-    return _chart("families", rows, "For each family and target, how many cells with a verdict pass") if rows else None
+    return (
+        _chart("families", values, "For each family and target, how many of the models that were tried pass, in one forward pass")
+        if values
+        else None
+    )
 
 
 def _latency(timed: Sequence[CellRow]) -> Chart | None:
+    timed = _few(timed)
     if _are_many(timed):
         return _boxes(
-            "latency", "Latency on hardware", "median of each model in milliseconds (logarithmic)", timed, lambda cell: cell.p50_ms
+            "latency",
+            "Latency on hardware, one forward pass",
+            "median of each model in milliseconds (logarithmic)",
+            timed,
+            lambda cell: cell.p50_ms,
         )
     names = _CellNames(timed)
     rows = [
@@ -196,13 +209,20 @@ def _latency(timed: Sequence[CellRow]) -> Chart | None:
         | {name: getattr(cell, name) for name in ("p50_ms", "min_ms", "p99_ms", "samples")}
         for cell in timed
     ]
-    return _chart("latency", rows, f"Median latency of {len(rows)} cells on hardware") if rows else None
+    return _chart("latency", rows, f"Median latency of {plural(len(rows), 'cell')} on hardware") if rows else None
 
 
 def _speed_up(timed: Sequence[CellRow]) -> Chart | None:
-    compared = [cell for cell in timed if cell.speed_up is not None and cell.backend != "cpu"]
+    compared = [cell for cell in timed if cell.speed_up is not None and cell.size is Size.FULL and cell.workload is not None]
+    compared = list(_few(compared))
     if _are_many(compared):
-        return _boxes("speedup", "Speed over cpu", "times as fast as cpu (logarithmic)", compared, lambda cell: cell.speed_up)
+        return _boxes(
+            "speedup",
+            "Speed over cpu, one forward pass",
+            "times as fast as cpu in float32 (logarithmic)",
+            compared,
+            lambda cell: cell.speed_up,
+        )
     names = _CellNames(compared)
     rows = [
         {
@@ -213,12 +233,13 @@ def _speed_up(timed: Sequence[CellRow]) -> Chart | None:
         }
         for cell in compared
     ]
-    return _chart("speedup", rows, f"Speed over cpu of {len(rows)} cells") if rows else None
+    return _chart("speedup", rows, f"Speed of {plural(len(rows), 'workload')} over cpu in float32") if rows else None
 
 
 def _memory(cells: Sequence[CellRow]) -> Chart | None:
     passed = [cell for cell in cells if cell.status is Status.PASS and cell.execution is Execution.HARDWARE]
     measured = [cell for cell in passed if cell.device_peak_mb is not None or cell.delta_mb is not None]
+    measured = list(_few(measured))
     if _are_many(measured):
         return _boxes("memory", "Memory that a cell adds to its process", "MiB (logarithmic)", measured, lambda cell: cell.delta_mb)
     names = _CellNames(measured)
@@ -231,7 +252,7 @@ def _memory(cells: Sequence[CellRow]) -> Chart | None:
         }
         for cell in measured
     ]
-    return _chart("memory", rows, f"Memory of {len(rows)} cells") if rows else None
+    return _chart("memory", rows, f"Memory of {plural(len(rows), 'cell')}") if rows else None
 
 
 def _tradeoffs(rows: ReportRows) -> Chart | None:
@@ -350,10 +371,18 @@ def _boxes(name: str, title: str, axis: str, cells: Sequence[CellRow], of: Calla
         for cell in cells
         if (value := of(cell)) is not None and value > 0
     ]
-    chart = _chart("boxes", rows, f"Box plots of {len(rows)} cells by family and target")
+    chart = _chart("boxes", rows, f"Box plots of {plural(len(rows), 'workload')} by family and target")
     spec = chart.spec
     spec["title"]["text"], spec["encoding"]["x"]["title"] = title, axis
     return Chart(name=name, title=title, alt=chart.alt, spec=spec | {"description": f"{title}: {chart.alt}"})
+
+
+def _few(cells: Sequence[CellRow]) -> Sequence[CellRow]:
+    """The cells or, of very many models, those that can be shown together: one forward pass in one size, full size if there is any."""
+    if not _are_many(cells):
+        return cells
+    workloads = [cell for cell in cells if cell.workload == "forward"]
+    return [cell for cell in workloads if cell.size is Size.FULL] or workloads
 
 
 def _is_timed(cell: CellRow) -> bool:
@@ -361,17 +390,19 @@ def _is_timed(cell: CellRow) -> bool:
 
 
 def _state(cell: CellRow) -> str:
+    """What the color says: right or wrong, and how sound. How fast is a number beside it."""
     if cell.level is None:
         return _NO_VERDICT
-    return "fails" if cell.level is Level.NONE else cell.level.value
+    if cell.status is Status.PASS:
+        return "right" if cell.level_reason in {None, "slower than cpu"} else "right, with a reservation"
+    return "works another way" if cell.level is Level.LOW else "fails"
 
 
 def _word(cell: CellRow) -> str:
-    """The text of a small rectangle: the level or the status, and the speed if it is significant."""
-    if cell.level in {Level.HIGH, Level.MEDIUM, Level.LOW}:
-        fast = cell.speed_differs and cell.execution is Execution.HARDWARE
-        return f"{cell.level.value} {times(cell.speed_up)}" if fast else str(cell.level.value)
-    return cell.status.value.replace("_", " ")
+    """The text of a small rectangle: why a cell that passed is not High, the speed over cpu, or the status."""
+    if cell.status is Status.PASS:
+        return (cell.level_reason or "").partition(",")[0] or (times(cell.speed) if cell.speed is not None else "High")
+    return "Low" if cell.level is Level.LOW else cell.status.value.replace("_", " ")
 
 
 def _heading(column: grid.Column) -> str:

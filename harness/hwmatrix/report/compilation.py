@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from hwmatrix.basics.text import plural
 from hwmatrix.report import grid, numbers
 
 if TYPE_CHECKING:
@@ -77,14 +78,14 @@ def sentence(cell: CellRow) -> str | None:
     if cell.graphs is None:
         return None
     breaks = cell.graph_breaks or 0
-    how = "as one graph" if is_whole(cell) else f"{numbers.plural(cell.graphs, 'graph')}, {numbers.plural(breaks, 'graph break')}"
+    how = "as one graph" if is_whole(cell) else f"{plural(cell.graphs, 'graph')}, {plural(breaks, 'graph break')}"
     parts = [how]
     if cell.compile_ms is not None:
         parts.append(f"{numbers.number(cell.compile_ms / 1000)} s")
     if cell.cached_compile_ms is not None:
         parts.append(f"{numbers.number(cell.cached_compile_ms / 1000)} s from its cache")
     if cell.recompilations:
-        parts.append(f"{numbers.plural(cell.recompilations, 'graph')} compiled again in later runs")
+        parts.append(f"{plural(cell.recompilations, 'graph')} compiled again in later runs")
     return ", ".join(parts)
 
 

@@ -46,7 +46,8 @@ class PartEntry:
 class RunEntry:
     """The run: its command, the version of hwmatrix, and how its cells ended (cells by status).
 
-    ``parts`` are the runs that the cells come from, the newest first: several if the latest verdicts of many runs are reported.
+    ``models`` are counted once each, in whatever sizes and settings. ``parts`` are the runs that the cells come from, the newest first:
+    several if the latest verdicts of many runs are reported.
     """
 
     run_id: str
@@ -56,6 +57,7 @@ class RunEntry:
     commit: str | None
     matrix_sha256: str
     isolation: Isolation
+    models: int
     counts: dict[Status, int]
     rejected: tuple[RejectedShard, ...]
     parts: tuple[PartEntry, ...] = ()
@@ -367,6 +369,9 @@ class AttemptEntry:
 class CellEntry:
     """One planned cell. ``stage`` is the last one that was entered; ``level`` is null if nothing was executed.
 
+    ``level_reason`` says why a cell that passed is Medium. ``workload`` is what it is counted as: one forward pass, or one generation, of
+    its model in its smallest batch and length; null: the cell has other settings, so no number of models and no average includes it.
+
     ``inputs`` are the kinds of input that the model was given (text, image, video, audio; empty: another kind); ``text_path`` says that
     it accepts more than text but was given only text. Both are null if not recorded. ``divergence`` is null if the outputs agree, or if
     it was not searched for. ``precision`` is the one that the runtime says it uses, null if it says nothing. ``attempts`` are retries
@@ -381,6 +386,8 @@ class CellEntry:
     status: Status
     stage: Stage | None
     level: Level | None
+    level_reason: str | None
+    workload: Literal["forward", "generation"] | None
     execution: Execution
     settings: SettingsEntry
     placement: PlacementEntry | None

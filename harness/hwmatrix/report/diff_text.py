@@ -11,10 +11,10 @@ import pydantic
 
 from hwmatrix.basics import templates
 from hwmatrix.basics.escape import plain
+from hwmatrix.basics.text import plural
 from hwmatrix.report.comparing import LEAST_CHANGE, NOISE_FACTOR, Change, ComparedCell, Kind
 from hwmatrix.report.diff_contract import CellState, ChangeEntry, DiffDocument, PackageEntry, RunSide
 from hwmatrix.report.markdown import markdown_environment
-from hwmatrix.report.numbers import plural
 from hwmatrix.report.settings import short
 
 if TYPE_CHECKING:

@@ -94,7 +94,7 @@ def _expectation(row: Mapping[str, Any], run_id: str) -> Expectation:
     levels = {level: row[name] for name, level in _COUNTED.items() if row[name]}
     known = priors_for(family, Backend(hardware)) if hardware in tuple(Backend) else ()
     counted = Tally(levels=levels) if levels else None
-    judged = {prior: _judge(prior, counted, ranked=row["ranked"] > 0) for prior in known} if counted else {}
+    judged = {prior: _judge(prior, counted, hardware=row["execution"] == Execution.HARDWARE) for prior in known} if counted else {}
     order = priority_for(_family_only(family))
     return Expectation(
         family=family,
@@ -113,22 +113,21 @@ def _expectation(row: Mapping[str, Any], run_id: str) -> Expectation:
         pass_share=row["pass_share"],
         cells=row["cells"],
         passed_cells=row["passed_cells"],
-        ranked=row["ranked"],
         reason=row["reason"],
         evidence=tuple(ModelEvidence(**cell) for cell in row["evidence"]),
         run_id=run_id,
     )
 
 
-def _judge(prior: Prior, counted: Tally, *, ranked: bool) -> Verdict:
-    """One prior against what was measured. ``ranked``: the speed of at least one model could be compared with cpu's."""
+def _judge(prior: Prior, counted: Tally, *, hardware: bool) -> Verdict:
+    """One prior against what was measured. Only what ran on ``hardware`` can be High."""
     if not prior.works:
         return Verdict.BETTER if counted.working else Verdict.AGREES
     if prior.expectation is Word.BASELINE:
         return Verdict.AGREES if counted.working == counted.models else Verdict.WORSE
     if prior.level is None:
         return Verdict.AGREES if counted.compatible else Verdict.WORSE
-    comparable = Level.MEDIUM if prior.level is Level.HIGH and not ranked else prior.level
+    comparable = Level.MEDIUM if prior.level is Level.HIGH and not hardware else prior.level
     difference = LEVELS.index(counted.level) - LEVELS.index(comparable)
     return Verdict.WORSE if difference > 0 else Verdict.BETTER if difference < 0 else Verdict.AGREES
 

@@ -69,7 +69,7 @@ class Expectation:
 
     ``models`` counts those that were executed there, ``levels`` how many of them reached each level, and ``level`` is what most of them
     reached; ``passing`` of them pass, and ``pass_share`` is their share (0 to 1). ``cells`` and ``passed_cells`` count every
-    precision and size. ``ranked`` models could be compared with cpu on speed. ``place`` is the hardware's place in the order in which
+    precision and size. ``place`` is the hardware's place in the order in which
     it is tried for this family (1 is the first; null: not in that order). ``reason`` says why models were not executed.
     """
 
@@ -86,7 +86,6 @@ class Expectation:
     pass_share: float | None
     cells: int
     passed_cells: int
-    ranked: int
     reason: str | None
     evidence: tuple[ModelEvidence, ...]
     run_id: str

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _LEVEL_SYMBOLS: Final = {Level.HIGH: "✅", Level.MEDIUM: "🟡", Level.LOW: "🟠", Level.NONE: "❌"}
 _STATUS_SYMBOLS: Final = {Status.UNAVAILABLE: "➖", Status.NOT_RUN: "⬜", Status.FACTORY_ERROR: "🔧", Status.INFRA_ERROR: "🛑"}
 _LEVEL_MEANINGS: Final = {
-    Level.HIGH: "agrees with the reference, runs entirely on the target, no slower than cpu with the same settings on the same machine",
-    Level.MEDIUM: "agrees with the reference, but slower than cpu, partly placed, or not comparable on speed",
+    Level.HIGH: "agrees with the reference, runs entirely on the target, and was not measured slower than cpu on the same machine",
+    Level.MEDIUM: "agrees with the reference, with a reservation that the cell names",
     Level.LOW: "works only with an adaptation (shown after the original failure), or by falling back to another device",
 }
 _STATUS_MEANINGS: Final = {
@@ -250,15 +250,18 @@ def word(status: Status) -> str:
 def _detail(cell: CellRow) -> str:
     if cell.level is Level.LOW:
         return _low_detail(cell)
-    if cell.execution is not Execution.HARDWARE:
-        return cell.execution.value
-    if cell.on_target is None:
-        return "placement unknown"
-    if cell.on_target < 1:
-        return f"{percent(cell.on_target)} on the target"
+    words = [cell.level_reason or "", *speeds(cell)]
+    if cell.on_target is not None:
+        words[0] = words[0].replace("partly placed", f"{percent(cell.on_target)} on the target")
     if _lacks_time(cell):
-        return _NOT_TIMED
-    return speed(cell.speed_up, contended=cell.speed_contended) if cell.speed_differs else ""
+        words.append(_NOT_TIMED)
+    return ", ".join(filter(None, words))
+
+
+def speeds(cell: CellRow) -> list[str]:
+    """How fast a full-size cell is, over cpu in float32 and over its own target's: as far as the differences are real."""
+    over_cpu = [f"{speed(cell.speed, contended=cell.speed_contended)} cpu"] if cell.speed is not None else []
+    return over_cpu + ([f"{times(cell.own_speed_up)} own"] if cell.own_speed_up is not None and cell.size is Size.FULL else [])
 
 
 def _low_detail(cell: CellRow) -> str:
@@ -291,9 +294,7 @@ def _legend(cells: tuple[CellRow, ...]) -> tuple[LegendLine, ...]:
         LegendLine(label=execution.value, meaning=meaning) for execution, meaning in _EXECUTION_MEANINGS.items() if execution in shown
     ]
     if any(_lacks_time(cell) for cell in cells):
-        lines.append(
-            LegendLine(label=_NOT_TIMED, meaning="only compatibility was tested: there is no latency, and nothing is said about speed")
-        )
+        lines.append(LegendLine(label=_NOT_TIMED, meaning="there is no latency, and nothing is said about speed"))
     if any(cell.approximate for cell in cells):
         lines.append(LegendLine(label=APPROXIMATE, meaning="approximate: errors beyond the noise floor, but it does its task as well"))
     if any(only_text(cell) for cell in cells):
@@ -301,9 +302,12 @@ def _legend(cells: tuple[CellRow, ...]) -> tuple[LegendLine, ...]:
     if any(cell.older_than for cell in cells):
         meaning = "executed on that day, before the newest run of its target, which had other versions or another image"
         lines.append(LegendLine(label=OLDER, meaning=meaning))
-    compared = [cell for cell in cells if cell.level in {Level.HIGH, Level.MEDIUM} and cell.speed_differs]
-    if compared:
-        lines.append(LegendLine(label="1.9×", meaning="speed over cpu, shown if the 95 % intervals of the medians do not overlap"))
-    if any(cell.speed_contended for cell in compared):
+    full = [cell for cell in cells if cell.level in {Level.HIGH, Level.MEDIUM} and cell.size is Size.FULL]
+    if any(cell.speed is not None for cell in full):
+        meaning = "times as fast as cpu in float32, in full size, where the 95 % intervals of the medians do not overlap"
+        lines.append(LegendLine(label="1.9× cpu", meaning=meaning))
+    if any(cell.own_speed_up is not None for cell in full):
+        lines.append(LegendLine(label="1.3× own", meaning="times as fast as the same target in float32"))
+    if any(cell.speed is not None and cell.speed_contended for cell in full):
         lines.append(LegendLine(label="≈1.9×", meaning="inexact: one of the two was contended while timed"))
     return tuple(lines)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.records import Dtype, Execution, Isolation, Level, Size, Status
 from hwmatrix.report.rows import build
-from hwmatrix.store.reading import has_table, narrow, reading, records
+from hwmatrix.store.reading import narrow, reading, records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,8 +137,6 @@ def history_json(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...] = ()) -
 def _read(database: Path, name: str, parameters: dict[str, str | None] | None = None, *, model: str | None = None) -> list[dict[str, Any]]:
     with reading(database) as connection:
         views = "" if model is None else narrow(connection, model)
-        if not has_table(connection, "releases"):  # schema 1 has no releases
-            connection.execute("CREATE TEMP TABLE releases (run_id VARCHAR, release VARCHAR)")
         return records(connection, name, parameters, views=views)
 
 

@@ -114,6 +114,7 @@ def _run(rows: ReportRows) -> RunEntry:
         commit=rows.run.commit_id,
         matrix_sha256=rows.run.matrix_sha256,
         isolation=rows.run.isolation,
+        models=len({cell.model for cell in rows.cells}),
         counts={status: counted[status] for status in Status if counted[status]},
         rejected=tuple(RejectedShard(file=row.file, reason=row.reason) for row in rows.rejected),
         parts=tuple(PartEntry(**{name: getattr(part, name) for name in _PART}) for part in rows.parts),
@@ -178,6 +179,8 @@ def _cell(cell: CellRow, outputs: Iterable[OutputRow], attempts: Iterable[Attemp
         status=cell.status,
         stage=cell.stage,
         level=cell.level,
+        level_reason=cell.level_reason,
+        workload=cell.workload,
         execution=cell.execution,
         settings=SettingsEntry(
             size=cell.size,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jinja2
 
 from hwmatrix.basics import escape, templates
+from hwmatrix.basics.text import plural
 from hwmatrix.records import Execution, Status, threads_in_words
 from hwmatrix.report import adapted, choosing, grid, numbers, origins
 from hwmatrix.report.causes import grouped
@@ -21,7 +22,7 @@ from hwmatrix.report.packing import LONGEST_TEXT, fitting
 from hwmatrix.report.rows import CellRow, DetectionRow, TargetRow
 from hwmatrix.report.scaling import lines_of
 from hwmatrix.report.totals import totals_of
-from hwmatrix.report.tradeoffs import left_out, precision, short_name, standings, tradeoffs_of
+from hwmatrix.report.tradeoffs import left_out, precision, short_name, tradeoffs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,11 +112,9 @@ def summary_md(rows: ReportRows, pictures: Mapping[str, Chart] | None = None) ->
         "families": choosing.families(rows.analysis),
         "limits": choosing.memory_limits(rows.analysis),
         "only_tiny": choosing.only_tiny(rows.analysis),
-        "reduced": choosing.reduced_precisions(rows.analysis),
-        "strengths": choosing.strengths(rows.analysis),
     }
     found = tradeoffs_of(rows)
-    compared = {"tradeoffs": found, "standings": standings(found), "left_out": left_out(found)}
+    compared = {"tradeoffs": found, "left_out": left_out(found)}
     return _render("summary.md.j2", rows, findings=findings_of(rows), pictures=pictures or {}, choice=choice, **compared)
 
 
@@ -290,8 +289,10 @@ def markdown_environment() -> jinja2.Environment:
         "scientific": numbers.scientific,
     }
     functions = {
-        "plural": numbers.plural,
+        "plural": plural,
         "interval": numbers.interval,
+        "over_cpu": numbers.over_cpu,
+        "over_own": numbers.over_own,
         "by_position": numbers.by_position,
         "describe": grid.describe,
         "changed": adapted.tried,

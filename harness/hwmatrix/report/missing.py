@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from hwmatrix.basics.text import plural
 from hwmatrix.records import Status
-from hwmatrix.report.numbers import plural
-from hwmatrix.store.cell_columns import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -14,26 +13,10 @@ if TYPE_CHECKING:
     from hwmatrix.report.page_rows import PageRows
     from hwmatrix.report.rows import CellRow, ReportRows
 
-_ADDED: Final = {
-    2: "classifications and names of releases",
-    3: "the inputs of models",
-    4: "the machine's own speed",
-    5: "where wrong results begin",
-    6: "whose memory was measured, adaptations of failed cells",
-    8: "the quality of models on their tasks",
-    9: "generation",
-    10: "generation by prompt length",
-    11: "how the time between tokens changes",
-    12: "how models were compiled",
-    13: "the peak memory of inference alone",
-    14: "how far targets are from their own rounded weights",
-}
-"""What a version of the schema added, as docs/storage.md lists it."""
-
 
 def missing(rows: ReportRows, details: PageRows) -> tuple[str, ...]:
     """A sentence for each missing part, the most important first; none for a complete run."""
-    return (*_not_executed(rows.cells), *_not_measured(rows, details), *_not_merged(rows, details))
+    return (*_not_executed(rows.cells), *_not_measured(rows, details), *_not_merged(rows))
 
 
 def _not_executed(cells: Sequence[CellRow]) -> Iterator[str]:
@@ -57,15 +40,12 @@ def _not_measured(rows: ReportRows, details: PageRows) -> Iterator[str]:
         yield "No detections were recorded: the hardware is unknown."
 
 
-def _not_merged(rows: ReportRows, details: PageRows) -> Iterator[str]:
+def _not_merged(rows: ReportRows) -> Iterator[str]:
     without = sorted({target.name for target in rows.targets if target.shard_id is None and target.unavailable is None})
     if without:
         yield f"No shard of {', '.join(without)} was merged: its cells are “not run”."
     if rows.rejected:
         yield f"The merge rejected {plural(len(rows.rejected), 'shard')}: see the errors."
-    if details.schema_version != SCHEMA_VERSION:
-        absent = ", ".join(what for version, what in _ADDED.items() if version > int(details.schema_version))
-        yield f"The database has schema {details.schema_version}, and this hwmatrix writes {SCHEMA_VERSION}: it lacks {absent}."
 
 
 def _executed(cells: Sequence[CellRow]) -> list[CellRow]:

@@ -4,7 +4,12 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.basics.text import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NOTHING: Final = "–"
 _DIGITS: Final = 3
@@ -51,9 +56,16 @@ def scientific(value: float | None) -> str:
     return f"{value:.1e}" if value else "0"
 
 
-def plural(count: int, noun: str) -> str:
-    """``1 cell``, ``2 cells``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def over_cpu(row: Mapping[str, Any]) -> str:
+    """The speed over cpu of a row of ``report_speeds``, with what cpu ran too: ``1.8× (5 faster, 1 slower, 2 not told apart)``."""
+    words = {"faster": "faster", "slower": "slower", "alike": "not told apart", "disturbed": "disturbed, not counted"}
+    counted = [f"{row[name]} {word}" for name, word in words.items() if row[name]]
+    return f"{times(row['speed_up'])} ({', '.join(counted)})" if counted else NOTHING
+
+
+def over_own(row: Mapping[str, Any]) -> str:
+    """The speed over the target's own float32 of a row of ``report_speeds``: ``1.4× (3 models)``."""
+    return f"{times(row['own_speed_up'])} ({plural(row['own_compared'], 'model')})" if row["own_compared"] else NOTHING
 
 
 def by_position(ms: float | None, token: int | None, last: int) -> str | None:

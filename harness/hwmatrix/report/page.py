@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from hwmatrix.basics.escape import plain, short
 from hwmatrix.basics.templates import environment
+from hwmatrix.basics.text import plural
 from hwmatrix.records import Level, Severity, Size, Status, threads_in_words
 from hwmatrix.report import grid, numbers
 from hwmatrix.report.causes import causes
@@ -30,7 +31,7 @@ from hwmatrix.report.missing import missing
 from hwmatrix.report.packing import digest, listed, script_json, script_text
 from hwmatrix.report.page_data import APPROXIMATE, OLDER, TEXT_PATH, key_of, name, page_data, word_of
 from hwmatrix.report.totals import totals_of
-from hwmatrix.report.tradeoffs import standings, tradeoffs_of
+from hwmatrix.report.tradeoffs import tradeoffs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -112,9 +113,6 @@ def index_html(rows: ReportRows, details: PageRows, *, charts: Sequence[Chart], 
 
 def _template_values(rows: ReportRows, details: PageRows) -> dict[str, Any]:
     """The variables of the templates."""
-    by_family: defaultdict[str, Counter[Status]] = defaultdict(Counter)
-    for cell in rows.cells:
-        by_family[cell.family.value][cell.status] += 1
     counts = Counter(cell.status for cell in rows.cells)
     built = grid.grid_of(rows)
     found = failures(rows)
@@ -129,11 +127,10 @@ def _template_values(rows: ReportRows, details: PageRows) -> dict[str, Any]:
         "run": rows.run,
         "parts": rows.parts,
         "total": len(rows.cells),
-        "models": len({(cell.model, cell.size) for cell in rows.cells}),
+        "models": totals_of(rows).models,
         "targets": len({cell.target for cell in rows.cells}),
         "counts": {status: counts[status] for status in Status if counts[status]},
         "by_target": statuses_by_target(rows),
-        "by_family": by_family,
         "grid": built,
         "legend": [_legend_line(line) for line in built.legend],
         "totals": totals_of(rows),
@@ -146,13 +143,12 @@ def _template_values(rows: ReportRows, details: PageRows) -> dict[str, Any]:
         "packages": details.packages,
         "analysis": rows.analysis,
         "tradeoffs": tradeoffs_of(rows),
-        "standings": standings(tradeoffs_of(rows)),
         "only_tiny": all(cell.size is Size.TINY for cell in rows.cells),
         "expected": expected,
         "errors": len(found),
         "severe": sum(failure.entry.severity is not Severity.INFO for failure in found),
         "causes": told,
-        "commonest": sorted(told, key=lambda cause: (cause.errors.severity is Severity.INFO, -len(cause.errors.members)))[:_CAUSES],
+        "obstacles": sorted(scopes.get(Scope.TARGET, ()), key=lambda group: -len(group.models))[:_CAUSES],
         "missing": missing(rows, details),
         "contended": sum(cell.contended is True for cell in rows.cells),
         "places": lambda keys: listed(places[key] for key in keys if key in places),
@@ -231,11 +227,18 @@ def _environment() -> jinja2.Environment:
         "whole": numbers.whole,
         "times": numbers.times,
         "percent": numbers.percent,
+        "scientific": numbers.scientific,
         "speed": grid.speed,
         "word": grid.word,
         "json": json.dumps,
     }
-    functions = {"plural": numbers.plural, "interval": numbers.interval, "describe": grid.describe}
+    functions = {
+        "plural": plural,
+        "interval": numbers.interval,
+        "over_cpu": numbers.over_cpu,
+        "over_own": numbers.over_own,
+        "describe": grid.describe,
+    }
     return environment(
         "hwmatrix.report",
         "page_files",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.escape import plain
 from hwmatrix.basics.text import cut
-from hwmatrix.records import Execution, Level, Stage, Status
+from hwmatrix.records import Execution, Level, Size, Stage, Status
 from hwmatrix.report import adapted, compilation, grid, numbers, origins
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.failures import cell_error
@@ -138,7 +138,8 @@ _TIMED: Final[dict[str, Callable[[CellRow], Any]]] = {
     "samples": lambda cell: cell.samples,
     "contended": lambda cell: cell.contended,
     "converged": lambda cell: cell.converged,
-    "speed_up": lambda cell: rounded(cell.speed_up) if cell.backend != "cpu" else None,
+    "speed_up": lambda cell: rounded(cell.speed_up) if cell.size is Size.FULL else None,
+    "own_speed_up": lambda cell: rounded(cell.own_speed_up) if cell.size is Size.FULL else None,
     "speed_differs": lambda cell: cell.speed_differs,
     "speed_contended": lambda cell: cell.speed_contended,
 }

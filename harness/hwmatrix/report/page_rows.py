@@ -22,7 +22,6 @@ class PageRows:
     from the shortest to the longest; an emulated cell has none. ``packages`` map a name to a version.
     """
 
-    schema_version: str
     stages: dict[str, dict[Stage, float]]
     quantiles: dict[str, tuple[float, ...]]
     packages: dict[str, dict[str, str]]
@@ -40,7 +39,6 @@ def read_page_rows(database: Path, run_id: str | None) -> PageRows:
         for row in records(connection, "page_stages"):
             stages.setdefault(row["cell_id"], {})[Stage(row["stage"])] = row["wall_ms"]
         return PageRows(
-            schema_version=records(connection, "page_schema")[0]["version"],
             stages=stages,
             quantiles={row["cell_id"]: tuple(row["quantiles_ms"]) for row in records(connection, "page_quantiles")},
             packages={row["shard_id"]: json.loads(row["packages"]) for row in records(connection, "page_packages")},

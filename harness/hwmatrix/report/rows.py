@@ -9,7 +9,7 @@ import dataclasses
 import datetime as dt
 import functools
 import math
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
@@ -18,8 +18,7 @@ from hwmatrix.knowledge.measured_cell import TRIED_AND_FAILED
 from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Measured, Origin, Severity, Size, Stage, Status
 from hwmatrix.records.backends import descriptor_of, names
 from hwmatrix.report.contract import LengthEntry
-from hwmatrix.store.cell_columns import unmeasured
-from hwmatrix.store.reading import has_view, keeps_latest, query, reading, records
+from hwmatrix.store.reading import keeps_latest, query, reading, records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,9 +113,10 @@ class CellRow(Measured):
     """One planned cell and its result, with all measurements.
 
     ``isolation`` is where it was executed (None: it was not), ``column_isolation`` the column it belongs to either way.
-    ``speed_up`` is over the cpu cell of the same machine and settings, of ``cpu_dtype`` in views.sql, and significant only if
-    ``speed_differs``.
-    It is inexact if ``speed_contended``: one of the two cells was contended.
+    ``speed_up`` is over cpu in float32, in the same run on the same machine with the same settings, and significant only if
+    ``speed_differs``. It is inexact if ``speed_contended``: one of the two cells was contended. ``own_speed_up`` is over the target's own
+    float32; None unless it is significant and exact. ``level_reason`` says why a cell that passed is Medium. ``workload`` is ``forward`` or
+    ``generation``; None: with other settings than the model's smallest, so it is not counted among models.
     """
 
     cell_key: str
@@ -137,9 +137,12 @@ class CellRow(Measured):
     status: Status
     stage: Stage | None
     level: Level | None
+    level_reason: str | None
+    workload: Literal["forward", "generation"] | None
     speed_up: float | None
     speed_differs: bool
     speed_contended: bool
+    own_speed_up: float | None
     samples: int | None
     p50_ms: float | None
     p90_ms: float | None
@@ -171,6 +174,11 @@ class CellRow(Measured):
     """The run that planned it, and executed it if it was executed."""
     older_than: str | None = None
     """The newest run of its target, if this cell is from an earlier day and that run had other versions or another image."""
+
+    @property
+    def speed(self) -> float | None:
+        """The speed over cpu in float32, if it says anything: of a full-size model, where the difference is real."""
+        return self.speed_up if self.size is Size.FULL and self.speed_differs else None
 
     @property
     def inputs_s(self) -> float | None:
@@ -280,13 +288,11 @@ class Analysis:
     """The results of queries for the reports for people: one dictionary per row, in fields named after the queries."""
 
     methods: tuple[dict[str, Any], ...]
-    speed_by_target: tuple[dict[str, Any], ...]
+    speeds: tuple[dict[str, Any], ...]
     speed_by_architecture: tuple[dict[str, Any], ...]
-    speed_extremes: tuple[dict[str, Any], ...]
     optimal: tuple[dict[str, Any], ...]
-    family_choices: tuple[dict[str, Any], ...]
+    choices: tuple[dict[str, Any], ...]
     memory_limits: tuple[dict[str, Any], ...]
-    strengths: tuple[dict[str, Any], ...]
     memory_by_target: tuple[dict[str, Any], ...]
     memory_top: tuple[dict[str, Any], ...]
     expected: tuple[dict[str, Any], ...]
@@ -382,7 +388,6 @@ def scope(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | N
 
 def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | None) -> ReportRows:
     run, parts = scope(connection, database, run_id)
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE unmeasured AS {unmeasured()}")
     connection.execute(query("report_cells"))
     return ReportRows(
         run=run,
@@ -405,8 +410,6 @@ def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | N
 
 
 def _attempts(connection: duckdb.DuckDBPyConnection) -> tuple[AttemptRow, ...]:
-    if not has_view(connection, "adaptations"):  # new in version 6
-        return ()
     return tuple(build(AttemptRow, row) for row in _records(connection, "report_attempts"))
 
 

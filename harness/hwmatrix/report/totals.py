@@ -1,4 +1,4 @@
-"""The totals of a run: passed out of tried cells, by family and target."""
+"""How many models were tried and passed: on each target in each precision, by family; and how many models took which inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Total:
-    """Cells that were tried, those of them that passed, and those that ran only their model's text path."""
+    """Models that were tried, those of them that passed, and those that ran only their text path."""
 
     tried: int
     passed: int
@@ -24,10 +24,16 @@ class Total:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TotalLine:
-    """One family on every target; ``family`` is None for all of them together. None: the run has no such cell."""
+    """One target in one precision.
 
-    family: Family | None
-    totals: tuple[Total | None, ...]
+    ``models`` counts models by one forward pass, ``generating`` those that also generate, by one generation. ``by_family`` has ``models``
+    for each family of the table. None: no such model was tried.
+    """
+
+    column: Column
+    models: Total | None
+    generating: Total | None
+    by_family: tuple[Total | None, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,9 +49,10 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Totals:
-    """The table of totals: all families together first."""
+    """The table of totals, with a line for each target and precision. ``models`` are all models of the report, each counted once."""
 
-    columns: tuple[Column, ...]
+    models: int
+    families: tuple[Family, ...]
     lines: tuple[TotalLine, ...]
     inputs: Inputs
 
@@ -53,17 +60,25 @@ class Totals:
 @functools.lru_cache(maxsize=1)
 def totals_of(rows: ReportRows) -> Totals:
     """The totals of a run, cached for several reports."""
-    found: dict[str | None, dict[Column, Total]] = {}
+    counted: dict[Column, dict[tuple[str, str | None], Total]] = {}
     for row in rows.analysis.totals:
-        column = Column(target=row["target"], isolation=Isolation(row["isolation"]))
+        column = Column(target=row["target"], isolation=Isolation(row["isolation"]), dtype=row["dtype"])
         total = Total(tried=row["tried"], passed=row["passed"], text_path=row["text_path"])
-        found.setdefault(row["family"], {})[column] = total
-    columns = tuple(dict.fromkeys(Column(target=cell.target, isolation=cell.column_isolation) for cell in rows.cells))
-    families: list[Family | None] = [None, *(family for family in Family if family.value in found)]
+        counted.setdefault(column, {})[row["workload"], row["family"]] = total
+    present = {row["family"] for row in rows.analysis.totals}
+    families = tuple(family for family in Family if family.value in present)
+    inputs = Inputs(**rows.analysis.inputs[0])
     return Totals(
-        columns=columns,
+        models=inputs.models,
+        families=families,
         lines=tuple(
-            TotalLine(family=family, totals=tuple(map(found.get(family.value if family else None, {}).get, columns))) for family in families
+            TotalLine(
+                column=column,
+                models=totals.get(("forward", None)),
+                generating=totals.get(("generation", None)),
+                by_family=tuple(totals.get(("forward", family.value)) for family in families),
+            )
+            for column, totals in counted.items()
         ),
-        inputs=Inputs(**rows.analysis.inputs[0]),
+        inputs=inputs,
     )

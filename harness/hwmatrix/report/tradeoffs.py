@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.escape import plain
-from hwmatrix.records import Dtype, Isolation
+from hwmatrix.records import Dtype
 from hwmatrix.report import grid
 from hwmatrix.report.rows import CellRow
 
@@ -68,17 +67,6 @@ class Tradeoff:
         return tuple(each.cell for each in self.candidates if best.cell in each.beaten_by)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Standing:
-    """In how many of the comparisons in which a target took part in a precision, no other cell beat it."""
-
-    target: str
-    isolation: Isolation
-    dtype: str
-    unbeaten: int
-    compared: int
-
-
 @functools.lru_cache(maxsize=1)
 def tradeoffs_of(rows: ReportRows) -> tuple[Tradeoff, ...]:
     """The comparisons of a report, in the order of its models; cached for several reports."""
@@ -86,19 +74,6 @@ def tradeoffs_of(rows: ReportRows) -> tuple[Tradeoff, ...]:
     groups = [list(found) for _, found in groupby(rows.analysis.tradeoffs, key=lambda row: row["first"])]
     firsts = [by_position[found[0]["position"]] for found in groups]
     return tuple(_tradeoff(found, by_position, title) for found, title in zip(groups, _titles(firsts), strict=True))
-
-
-def standings(found: Iterable[Tradeoff]) -> tuple[Standing, ...]:
-    """Every target in every precision that was compared, the most often unbeaten first."""
-    compared: Counter[tuple[str, Isolation, str]] = Counter()
-    unbeaten: Counter[tuple[str, Isolation, str]] = Counter()
-    for tradeoff in found:
-        for each in tradeoff.candidates:
-            key = (each.cell.target, each.cell.column_isolation, precision(each.cell))
-            compared[key] += 1
-            unbeaten[key] += not each.beaten_by
-    ranked = sorted(compared, key=lambda key: (-unbeaten[key] / compared[key], -compared[key]))
-    return tuple(Standing(target=key[0], isolation=key[1], dtype=key[2], unbeaten=unbeaten[key], compared=compared[key]) for key in ranked)
 
 
 def left_out(found: Iterable[Tradeoff]) -> dict[str, tuple[str, ...]]:

@@ -15,12 +15,10 @@ if TYPE_CHECKING:
     from hwmatrix.records import CellResult
 
 SCHEMA_VERSION: Final = "15"
-READABLE: Final = tuple(str(version) for version in range(1, int(SCHEMA_VERSION) + 1))
+READABLE: Final = ("14", SCHEMA_VERSION)
 """The schema versions that can be read. Writing to an older database upgrades it; the columns that it lacked are NULL."""
 _MARKER: Final = "    -- MEASURED\n"
 """The line of schema.sql that the columns of ``Measured`` replace."""
-_OTHERS_SINCE: Final = {"adapted_from": 6, "adaptation": 6, "new_tokens": 9}
-"""Newer columns of ``cells`` that are not measurements, and the schema version that added them."""
 
 
 def sql(name: str) -> str:
@@ -39,20 +37,13 @@ def schema() -> str:
 
 def columns_since(version: str) -> frozenset[str]:
     """The columns of ``cells`` that a file of that schema version does not have yet."""
-    came = {column.name: column.since for column in measured_columns()} | _OTHERS_SINCE
-    return frozenset(name for name, since in came.items() if since > int(version))
+    return frozenset(column.name for column in measured_columns() if column.since > int(version))
 
 
 def add_missing_columns(connection: duckdb.DuckDBPyConnection) -> None:
     """Add the newer measured columns to the table ``cells`` of an older database; their values are unknown, so they are NULL."""
     for column in measured_columns():
         connection.execute(f"ALTER TABLE cells ADD COLUMN IF NOT EXISTS {column.name} {column.sql_type}")
-
-
-def unmeasured() -> str:
-    """A query with every measured column, and other newer ones, without rows. UNION ALL BY NAME adds those that an older database lacks."""
-    columns = ", ".join(f"CAST(NULL AS {column.sql_type}) AS {column.name}" for column in measured_columns())
-    return f"SELECT {columns}, CAST(NULL AS JSON) AS adaptation, CAST(NULL AS VARCHAR) AS cpu_dtype WHERE false"
 
 
 def cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, command: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
 COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
-_READ: Final = READABLE[1:]
+_READ: Final = READABLE
 """The schema versions of shards that can be merged: there are no shards of version 1."""
 _SHOWN: Final = 3
 _IDENTITY: Final = ("model", "size", "target", "dtype", "batch", "sequence_length", "threads", "new_tokens")
@@ -242,7 +242,7 @@ def _unplanned(connection: duckdb.DuckDBPyConnection, attached: dict[str, _Candi
 
     A shard is refused if a cell is of another run, or ran with other settings than its plan has: one of the two was damaged.
     """
-    executed = " UNION ALL ".join(_executed(alias, version) for alias, version in versions.items())
+    executed = " UNION ALL ".join(_executed(alias) for alias in versions)
     differs = " OR ".join(f"e.{name} IS DISTINCT FROM p.{name}" for name in _IDENTITY)
     columns = ", ".join(f"{place}.{name}" for name in _IDENTITY for place in "ep")
     found = connection.execute(  # only these cells of the plan, which has many more, are joined: that takes half the time
@@ -265,12 +265,11 @@ def _unplanned(connection: duckdb.DuckDBPyConnection, attached: dict[str, _Candi
     return missing
 
 
-def _executed(alias: str, version: str) -> str:
+def _executed(alias: str) -> str:
     """A query for what a shard executed; its parameter, ``own_run``, is the shard's run."""
-    tokens = "0" if "new_tokens" in columns_since(version) else "coalesce(new_tokens, 0)"
     columns = ", ".join(("cell_key", "run_id", *_IDENTITY[:-1]))
     source = f"FROM {alias}.cells WHERE role = '{Role.MODEL}'"
-    return f"SELECT '{alias}' AS alias, ? AS own_run, {columns}, {tokens} AS new_tokens {source}"
+    return f"SELECT '{alias}' AS alias, ? AS own_run, {columns}, coalesce(new_tokens, 0) AS new_tokens {source}"
 
 
 def _checked_unplanned(connection: duckdb.DuckDBPyConnection, alias: str, run: _Run, missing: set[str]) -> set[str]:

@@ -1,6 +1,6 @@
 -- Deletes everything that the view verdicts (views.sql) does not need. For each cell, it keeps the latest verdict, the execution that
--- reports show, and the latest timing; for each of these also the cpu cell that its speed is compared with (same run, machine and
--- settings), and later retries of a failed cell with changed settings. A published database keeps no cells that were never run.
+-- reports show, and the latest timing; for each of these also the two float32 cells that its speed is compared with, of cpu and of
+-- its own target (same run, machine and settings), and later retries of a failed cell with changed settings. A published database keeps no cells that were never run.
 CREATE OR REPLACE TEMP TABLE kept AS
 WITH counted AS (
     SELECT * FROM verdicts WHERE (nth = 1 OR shown OR best_timed) AND (status <> 'not_run' OR NOT getvariable('publish'))
@@ -8,8 +8,8 @@ WITH counted AS (
 SELECT run_id, cell_key, cell_id FROM counted
 UNION
 SELECT m.run_id, m.cell_key, m.cell_id
-FROM matrix m JOIN counted c USING (run_id, host, isolation, model, size, cpu_dtype, batch, sequence_length, threads, new_tokens)
-WHERE m.backend = 'cpu' AND m.execution = 'hardware' AND m.status = 'pass' AND m.p50_ms IS NOT NULL
+FROM matrix m JOIN counted c USING (run_id, host, isolation, model, size, batch, sequence_length, threads, new_tokens)
+WHERE m.dtype = 'float32' AND (m.backend = 'cpu' OR m.target = c.target) AND m.execution = 'hardware' AND m.status = 'pass' AND m.p50_ms IS NOT NULL
   AND c.status = 'pass' AND c.p50_ms IS NOT NULL;
 
 CREATE OR REPLACE TEMP TABLE kept_cells AS

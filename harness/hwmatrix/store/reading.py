@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 
 from hwmatrix.errors import StoreError
-from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, sql
+from hwmatrix.records import measured_columns
+from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, columns_since, sql
 from hwmatrix.store.confined import opened
 
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ DATABASE: Final = "matrix.duckdb"
 KEEPS_LATEST: Final = ("keeps", "the latest verdict of every cell")
 """The row of ``meta`` that marks a database from which superseded verdicts were removed."""
 
-_ADDED_VIEWS: Final = ("noises", "spreads", "hardware_results")
-"""Views that are added when an older database is read. All versions have the tables that they need, except timings."""
-_WITHOUT_GENERATION: Final = ("results", "matrix", "verdicts")
-"""Views of older databases that lack the number of generated tokens."""
 _ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
 
 
@@ -49,8 +46,9 @@ def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         raise StoreError(f"{database}: there is no such file", advice=_ADVICE)
     try:
         with opened(database, threads=1) as connection:
-            if _check(connection, database) != SCHEMA_VERSION:
-                _add_views(connection)
+            version = _check(connection, database)
+            if version != SCHEMA_VERSION:
+                _add_views(connection, version)
             yield connection
     except duckdb.Error as error:
         raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice=_ADVICE) from error
@@ -112,31 +110,17 @@ def _text_of(view: str) -> str:
     return sql("views.sql").partition(f"CREATE OR REPLACE VIEW {view} ")[2].partition(";\n")[0]
 
 
-def has_table(connection: duckdb.DuckDBPyConnection, name: str) -> bool:
-    """Whether a table exists: older databases lack the tables of later versions."""
-    return connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [name]).fetchone() is not None
-
-
-def has_view(connection: duckdb.DuckDBPyConnection, name: str) -> bool:
-    """Whether a view exists."""
-    return connection.execute("SELECT 1 FROM duckdb_views() WHERE view_name = ?", [name]).fetchone() is not None
-
-
 def _folder() -> Any:
     return importlib.resources.files("hwmatrix.store") / "queries"
 
 
-def _add_views(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the current tables and views for this connection only."""
-    if not has_table(connection, "timings"):
-        timings = sql("schema.sql").partition("CREATE TABLE timings ")[2].partition(");\n")[0]
-        connection.execute(f"CREATE TEMP TABLE timings {timings})")
-    database = connection.execute("SELECT current_database()").fetchone()
-    assert database is not None  # noqa: S101 - a query without FROM has one row
-    for name in filter(functools.partial(has_view, connection), _WITHOUT_GENERATION):  # before schema 9, every cell is one forward pass
-        connection.execute(f'CREATE TEMP VIEW {name} AS SELECT *, 0 AS new_tokens FROM "{database[0]}".main.{name}')  # noqa: S608
-    for name in _ADDED_VIEWS:
-        connection.execute(f"CREATE TEMP VIEW {name} {_text_of(name)}")
+def _add_views(connection: duckdb.DuckDBPyConnection, version: str) -> None:
+    """Create the current views for this connection only, over the tables of an older database. Columns that it lacks are NULL."""
+    if missing := columns_since(version):
+        added = ", ".join(f"CAST(NULL AS {column.sql_type}) AS {column.name}" for column in measured_columns() if column.name in missing)
+        ((name,),) = connection.execute("SELECT current_database()").fetchall()
+        connection.execute(f'CREATE TEMP VIEW cells AS SELECT *, {added} FROM "{name}".main.cells')  # noqa: S608 - names of the schema
+    connection.execute(sql("views.sql").replace("CREATE OR REPLACE", "CREATE OR REPLACE TEMP"))
 
 
 def _check(connection: duckdb.DuckDBPyConnection, database: Path) -> str:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_STEPS: Final = {1: "upgrade_1_to_2.sql", 5: "upgrade_5_to_6.sql", 6: "upgrade_6_to_7.sql", 8: "upgrade_8_to_9.sql"}
-"""Schema versions after which more than the measured columns changed, and the SQL of that change."""
-
 _CHECKPOINT_AT: Final = "64MB"
 """Size of the write-ahead log at which DuckDB writes it into the file: four times its default, since nothing is recovered from the log."""
 
@@ -75,15 +72,7 @@ def _prepare(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
                 advice="Merge the shards into a new file, or use the hwmatrix that wrote it.",
             )
         connection.execute("BEGIN")
-        _upgrade(connection, int(row[0]))
+        add_missing_columns(connection)
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [SCHEMA_VERSION])
         connection.execute(sql("views.sql"))
         connection.execute("COMMIT")
-
-
-def _upgrade(connection: duckdb.DuckDBPyConnection, version: int) -> None:
-    """Upgrade an older database to this version, step by step; its measurements are kept."""
-    for step in range(version, int(SCHEMA_VERSION)):
-        if step in _STEPS:
-            connection.execute(sql(_STEPS[step]))
-    add_missing_columns(connection)
-    connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [SCHEMA_VERSION])

@@ -67,7 +67,11 @@ FROM (
         c.stage, c.dtype, c.batch, c.sequence_length, c.threads, coalesce(c.new_tokens, 0) AS new_tokens, c.execution, c.bundle, c.method, c.on_target, c.placement_detail,
         c.relative_error, c.max_error, c.cosine, c.peak_mb, c.error_type, c.severity, c.message, c.started_at, c.wall_ms, c.command,
         s.isolation, s.image_digest, s.versions,
-        row_number() OVER (PARTITION BY c.run_id, c.cell_key ORDER BY c.status = 'infra_error', c.started_at DESC, c.cell_id) AS newest
+        row_number() OVER (
+            PARTITION BY c.run_id, c.cell_key
+            ORDER BY s.canary_ok IS NOT TRUE OR c.status IN ('unavailable', 'factory_error', 'infra_error'), c.status = 'infra_error',
+                c.started_at DESC, c.cell_id
+        ) AS newest
     FROM cells c JOIN shards s USING (shard_id)
     WHERE c.role = 'adapted'
 )
@@ -77,12 +81,20 @@ WHERE newest = 1;
 -- its cells keep their command and their identity, but no measurement.
 -- isolation is where the cell was executed; column_isolation is the column of the cell, which it has even if it was not executed.
 CREATE OR REPLACE VIEW results AS
-WITH executed AS (                         -- a failure of ours never hides a verdict of the same run, whatever the clock said
+WITH trusted AS (
     SELECT c.*, s.isolation, s.image, s.image_digest, s.versions, s.host, s.canary_detail,
-           s.canary_ok IS TRUE OR c.status IN ('unavailable', 'fallback', 'factory_error', 'infra_error') AS believed,
-           row_number() OVER (PARTITION BY c.run_id, c.cell_key ORDER BY c.status = 'infra_error', c.started_at DESC, c.cell_id) AS newest
+           s.canary_ok IS TRUE OR c.status IN ('unavailable', 'fallback', 'factory_error', 'infra_error') AS believed
     FROM cells c JOIN shards s USING (shard_id)
     WHERE c.role = 'model'
+),
+executed AS (                              -- what says nothing about the model never hides a verdict of the same run, whatever the clock said
+    SELECT
+        *,
+        row_number() OVER (
+            PARTITION BY run_id, cell_key
+            ORDER BY NOT believed OR status IN ('unavailable', 'factory_error', 'infra_error'), status = 'infra_error', started_at DESC, cell_id
+        ) AS newest
+    FROM trusted
 ),
 measured AS (                               -- the measurements of trustworthy cells
     SELECT * EXCLUDE (
@@ -158,43 +170,58 @@ LEFT JOIN worked w ON w.run_id = p.run_id AND w.cell_key = p.cell_key
 LEFT JOIN isolations i ON i.run_id = p.run_id AND i.target = p.target
 LEFT JOIN latency l ON l.cell_id = m.cell_id;
 
--- The compatibility matrix: levels from measurements alone. Speed is compared only with the cpu cell of the same run, machine,
--- isolation, model and settings. cpu_dtype is the precision of that cell: the same one or, where cpu lacks it, float32, in which
--- PyTorch would run the model: for int4, int4_float16, a8w8, a16w8, and what a runtime chooses ("default"). "No slower than cpu" means: its
--- interval is not entirely above that of cpu.
--- speed_differs: the intervals do not overlap; only then is speed_up meaningful. speed_contended: one of the two cells was disturbed
--- while it was timed, so that speed_up is only approximate.
--- A precision that costs the model too much is Low instead of none if the task's metric is still at least 0.9 of the reference's.
+-- The compatibility matrix: levels from measurements alone.
+-- speed_up is over cpu in float32, with the same model, batch, length and threads, in the same run, on the same machine, in the same isolation. It is NULL for that
+-- baseline itself. own_speed_up is the same over the target's own float32.
+-- speed_differs: the 95 % intervals of the two medians do not overlap; only then is speed_up meaningful. speed_contended: one of the two was
+-- disturbed while it was timed. Where speed_differs and not speed_contended, the speed counts: in averages, and for the level.
+-- own_speed_up is NULL unless it counts.
+-- level_reason: why a cell that passed is Medium.
 CREATE OR REPLACE VIEW matrix AS
-WITH named AS (
-    SELECT *, CASE WHEN dtype IN ('int4', 'int4_float16', 'a8w8', 'a16w8', 'default') THEN 'float32' ELSE dtype END AS cpu_dtype FROM results
-),
-compared AS (
+WITH compared AS (
     SELECT
         *,
-        arg_min(struct_pack(p50 := p50_ms, low := ci_low_ms, high := ci_high_ms, contended := contended), position)
-            FILTER (WHERE backend = 'cpu' AND execution = 'hardware' AND status = 'pass' AND p50_ms IS NOT NULL)
-            OVER (
-                PARTITION BY run_id, host, isolation, model, size, cpu_dtype, batch, sequence_length, threads, new_tokens
-            ) AS cpu
-    FROM named
+        arg_min(struct_pack(cell_id := cell_id, p50 := p50_ms, low := ci_low_ms, high := ci_high_ms, contended := contended), position)
+            FILTER (WHERE backend = 'cpu' AND dtype = 'float32' AND execution = 'hardware' AND status = 'pass' AND p50_ms IS NOT NULL)
+            OVER (PARTITION BY run_id, host, isolation, model, size, batch, sequence_length, threads, new_tokens) AS cpu,
+        arg_min(struct_pack(cell_id := cell_id, p50 := p50_ms, low := ci_low_ms, high := ci_high_ms, contended := contended), position)
+            FILTER (WHERE dtype = 'float32' AND execution = 'hardware' AND status = 'pass' AND p50_ms IS NOT NULL)
+            OVER (PARTITION BY run_id, host, isolation, model, size, batch, sequence_length, threads, new_tokens, target) AS own,
+        status = 'pass' AND execution = 'hardware' AND p50_ms > 0 AS timed
+    FROM results
+),
+sped AS (
+    SELECT
+        * EXCLUDE (cpu, own, timed),
+        CASE WHEN timed AND cpu.cell_id <> cell_id THEN cpu.p50 / p50_ms END AS speed_up,
+        timed AND coalesce(cpu.cell_id <> cell_id AND (ci_high_ms < cpu.low OR ci_low_ms > cpu.high), false) AS speed_differs,
+        coalesce(contended, false) OR coalesce(cpu.contended, false) AS speed_contended,
+        CASE
+            WHEN timed AND own.cell_id <> cell_id AND (ci_high_ms < own.low OR ci_low_ms > own.high)
+                 AND NOT coalesce(contended, false) AND NOT coalesce(own.contended, false) THEN own.p50 / p50_ms
+        END AS own_speed_up
+    FROM compared
+),
+doubted AS (
+    SELECT
+        *,
+        CASE WHEN status = 'pass' THEN nullif(concat_ws(', ',
+            CASE WHEN execution <> 'hardware' THEN execution END,
+            CASE WHEN approximate THEN 'approximate' END,
+            CASE WHEN on_target IS NULL THEN 'placement unknown' WHEN on_target < 1 THEN 'partly placed' END,
+            CASE WHEN speed_differs AND NOT speed_contended AND speed_up < 1 THEN 'slower than cpu' END
+        ), '') END AS level_reason
+    FROM sped
 )
 SELECT
-    * EXCLUDE (cpu),
-    CASE WHEN status = 'pass' AND execution = 'hardware' THEN cpu.p50 / nullif(p50_ms, 0) END AS speed_up,
-    status = 'pass' AND execution = 'hardware' AND coalesce(ci_high_ms < cpu.low OR ci_low_ms > cpu.high, false) AS speed_differs,
-    coalesce(contended, false) OR coalesce(cpu.contended, false) AS speed_contended,
+    *,
     CASE
-        WHEN status = 'pass' AND (execution <> 'hardware' OR approximate) THEN 'Medium'
-        WHEN status = 'pass' AND on_target >= 1
-             AND (backend = 'cpu' OR coalesce(ci_low_ms, p50_ms) <= coalesce(cpu.high, cpu.p50)) THEN 'High'
+        WHEN status = 'pass' AND level_reason IS NULL THEN 'High'
         WHEN status = 'pass' THEN 'Medium'
-        WHEN status = 'fallback' THEN 'Low'
-        WHEN adaptation IS NOT NULL THEN 'Low'
-        WHEN error_type = 'precision_loss' AND quality >= 0.9 * coalesce(quality_reference, 1) THEN 'Low'
+        WHEN status = 'fallback' OR adaptation IS NOT NULL THEN 'Low'
         WHEN status IN ('mismatch', 'unsupported', 'error', 'oom', 'timeout', 'crash') THEN 'none'
     END AS level
-FROM compared;
+FROM doubted;
 
 -- The verdicts on every cell over all runs, the latest first. A cell is identified by its model, target, size, precision, batch, length,
 -- threads and isolation, not by the machine. An execution without a verdict (unavailable, not_run, factory_error, infra_error) counts only
@@ -240,22 +267,52 @@ judged AS (
 )
 SELECT * EXCLUDE (created_at, timed, real, last_status, last_versions) FROM judged;
 
--- Every execution with the columns that the design documents promise, and the columns that are needed to compare two of them. weights says
--- what was executed: random (from a recipe's configuration or from the model type alone), trained, hub, or checkpoint (a folder); NULL: not
--- in the run's plan. model_id is the hub's name only if the weights are the hub's; hub_id is the model that has this shape.
+-- Which cells are counted and averaged. A model is counted once, by its name. A workload is one forward pass, or one generation, of a model in
+-- one size: in its smallest batch, then its smallest number of tokens, then the fewest threads of its target in its precision. Cells with other batches, lengths
+-- or threads are no workloads (NULL): they are shown as cells, and nothing is averaged or ranked over them.
+CREATE OR REPLACE MACRO workload_of(model, size, target, isolation, dtype, batch, sequence_length, threads, new_tokens) AS CASE
+    WHEN struct_pack(b := batch, s := sequence_length, n := new_tokens)
+        = min(struct_pack(b := batch, s := sequence_length, n := new_tokens)) OVER (PARTITION BY model, size, new_tokens > 0)
+        AND threads = min(threads) OVER (PARTITION BY model, size, new_tokens > 0, target, isolation, dtype)
+    THEN CASE WHEN new_tokens > 0 THEN 'generation' ELSE 'forward' END
+END;
+
+-- The latest verdict on each workload, over all runs of the database.
+CREATE OR REPLACE VIEW workloads AS
+SELECT *, workload_of(model, size, target, column_isolation, dtype, batch, sequence_length, threads, new_tokens) AS workload
+FROM verdicts
+WHERE shown
+QUALIFY workload IS NOT NULL;
+
+-- The processor on which each cell was executed, and its instruction sets.
+CREATE OR REPLACE VIEW machines AS
+SELECT
+    c.cell_id, any_value(d.name) AS processor,
+    array_to_string(list_sort(from_json(any_value(d.features) -> 'instructions', '["VARCHAR"]')), ' ') AS instructions
+FROM cells c JOIN detections d USING (shard_id)
+WHERE d.hardware_type = 'cpu' AND d.available
+GROUP BY c.cell_id;
+
+-- The models of each run as its plan describes them, with each batch and length: one row each. weights says what was executed: random (from a
+-- recipe's configuration or from the model type alone), trained, hub, or checkpoint (a folder).
+CREATE OR REPLACE VIEW planned_models AS
+SELECT
+    run_id, m ->> 'name' AS model, m ->> 'size' AS size, CAST(m ->> 'batch' AS INTEGER) AS batch, CAST(m ->> 'sequence_length' AS INTEGER) AS sequence_length,
+    any_value(CASE
+        WHEN m ->> 'trained' = 'true' THEN 'trained'
+        WHEN coalesce(m ->> 'weights', 'recipe') IN ('recipe', 'factory') THEN 'random'
+        WHEN m ->> 'weights' = 'hub' OR ends_with(m ->> 'weights', concat('/snapshots/', m ->> 'revision')) THEN 'hub'
+        ELSE 'checkpoint'
+    END) AS weights,
+    any_value(m) AS plan
+FROM (SELECT run_id, unnest(from_json(plan -> 'models', '["JSON"]')) AS m FROM runs)
+GROUP BY ALL;
+
+-- Every executed cell, one row each, with the columns that the design documents promise, and the columns that are needed to compare two of
+-- them. weights: see planned_models; NULL: not in the run's plan. model_id is the hub's name only if the weights are the hub's; hub_id is
+-- the model that has this shape.
 -- id numbers the rows of this database; cell_id is the same in every database.
 CREATE OR REPLACE VIEW hardware_results AS
-WITH described AS (
-    SELECT
-        run_id, m ->> 'name' AS model, m ->> 'size' AS size,
-        CASE
-            WHEN m ->> 'trained' = 'true' THEN 'trained'
-            WHEN coalesce(m ->> 'weights', 'recipe') IN ('recipe', 'factory') THEN 'random'
-            WHEN m ->> 'weights' = 'hub' OR ends_with(m ->> 'weights', concat('/snapshots/', m ->> 'revision')) THEN 'hub'
-            ELSE 'checkpoint'
-        END AS weights
-    FROM (SELECT run_id, unnest(from_json(plan -> 'models', '["JSON"]')) AS m FROM runs)
-)
 SELECT
     row_number() OVER (ORDER BY started_at, cell_id) AS id,
     CASE WHEN d.weights = 'hub' THEN coalesce(hub_id, model) ELSE model END AS model_id,
@@ -268,9 +325,9 @@ SELECT
     message AS error,
     started_at AS timestamp,
     (SELECT string_agg(concat(o.name, ' ', CAST(o.shape AS VARCHAR)), '; ' ORDER BY o.name) FROM outputs o WHERE o.cell_id = r.cell_id) AS output_shape,
-    size, dtype, execution, d.weights, hub_id, cell_id
+    size, dtype, batch, sequence_length, threads, new_tokens, execution, d.weights, hub_id, cell_id
 FROM results r
-LEFT JOIN described d USING (run_id, model, size)
+LEFT JOIN planned_models d USING (run_id, model, size, batch, sequence_length)
 WHERE cell_id IS NOT NULL;
 
 CREATE OR REPLACE VIEW hardware_detection AS

@@ -95,7 +95,7 @@ def test_a_plan_in_a_workflow_writes_outputs(project: Path, monkeypatch: pytest.
 
 def test_formats_of_a_plan(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planned(project, "--models", "bert")
-    assert "3 cells, 1 models" in capsys.readouterr().out
+    assert "3 cells, 1 model" in capsys.readouterr().out
     assert hwmatrix("plan", "--output-dir", "again", "--format", "json") == 0
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 6
 

@@ -59,7 +59,7 @@ def test_a_failing_cell_is_explained(database: Path, capsys: pytest.CaptureFixtu
 
 def test_a_cell_that_passes_says_how_well(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = ask(capsys, "why", "bert", "openvino", "--database", str(database))
-    assert "✅ High · 1.9×: bert on openvino" in told
+    assert "✅ High: bert on openvino" in told
     assert "latency:    p50 1.70 ms" in told
     assert "works:" not in told
     assert "as script:" not in told, "there must be no failure to reproduce"
@@ -165,7 +165,7 @@ def test_the_matrix_in_a_terminal(database: Path, capsys: pytest.CaptureFixture[
     told = ask(capsys, "show", "--database", str(database.parent))
     lines = told.splitlines()
     bert = next(line for line in lines if line.strip().startswith("bert"))
-    assert ("✅ High" in bert, "1.9×" in bert) == (True, True)
+    assert ("✅ High" in bert, "×" in bert) == (True, False), "no speed of a tiny model"
     assert any(line.startswith("➖ gpu: OpenVINO lists no device GPU here") for line in lines)
     assert "entirely on the target" in told
     monkeypatch.setenv("COLUMNS", "80")

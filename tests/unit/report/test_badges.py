@@ -29,16 +29,16 @@ def test_badges_of_models_count_targets_and_vice_versa(tmp_path: Path) -> None:
     assert found["family-vision"].message == "1 of 1 model"
 
 
-def test_a_model_that_fails_in_one_precision_does_not_work(tmp_path: Path) -> None:
+def test_a_model_is_counted_in_the_first_precision_of_its_target(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
         database.shard("s", "qnn")
         database.cell(database.plan("vit", "qnn", dtype="float16", cell_key="a"), "s", wall=steady(1.0))
         database.cell(database.plan("vit", "qnn", dtype="a8w8", cell_key="b"), "s", **unmeasured("mismatch"))
-        database.cell(database.plan("bert", "qnn", cell_key="c"), "s", **unmeasured("crash"))
+        database.cell(database.plan("bert", "qnn", dtype="float16", cell_key="c"), "s", **unmeasured("crash"))
     found = by_name(path)
-    assert (found["model-vit"].message, found["model-vit"].color) == ("0 of 1 target", "yellow")
+    assert (found["model-vit"].message, found["model-vit"].color) == ("1 of 1 target", "brightgreen")
     assert (found["model-bert"].message, found["model-bert"].color) == ("0 of 1 target", "red")
 
 

@@ -17,7 +17,6 @@ from hwmatrix.errors import StoreError
 from hwmatrix.report.comparing import LEAST_SAMPLES, Kind
 from hwmatrix.report.diff import Diff, make_diff, read_side, side_of
 from hwmatrix.report.diff_text import diff_html, diff_json, diff_md
-from hwmatrix.store.cell_columns import sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -310,16 +309,3 @@ def test_a_change_has_the_machine_s_speed(tmp_path: Path) -> None:
     after = side(tmp_path / "new.duckdb", passing("m", 2.5, **beside(0.11)))
     (change,) = make_diff(read_side(before), read_side(after)).changes
     assert change.detail.endswith("; the machine itself took 1.1 times as long")
-
-
-@pytest.mark.parametrize("version", ["1", "2", "3"])
-def test_a_database_without_a_yardstick_can_be_compared(tmp_path: Path, version: str) -> None:
-    before = side(tmp_path / "old.duckdb", passing("m", 2.0))
-    with duckdb.connect(str(before)) as connection:
-        connection.execute("DROP VIEW IF EXISTS hardware_results")
-        connection.execute("ALTER TABLE cells DROP COLUMN yardstick; ALTER TABLE cells DROP COLUMN yardstick_ms")
-        views = sql("views.sql").replace(" m.yardstick, m.yardstick_ms,", "")
-        connection.execute(views)
-        connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [version])
-    after = side(tmp_path / "new.duckdb", passing("m", 2.2, **beside(0.1)))
-    assert kinds(make_diff(read_side(before), read_side(after))) == [Kind.SLOWER]

@@ -91,12 +91,12 @@ def test_a_pass_in_software_is_compared_with_at_most_medium(tmp_path: Path) -> N
         ("Medium", Verdict.AGREES),
         ("REAL", Verdict.AGREES),
     ]
-    assert (software.level, software.ranked, software.execution) == (Level.MEDIUM, 0, Execution.SOFTWARE)
+    assert (software.level, software.execution) == (Level.MEDIUM, Execution.SOFTWARE)
 
 
-def test_hardware_without_a_cpu_comparison_is_also_medium(tmp_path: Path) -> None:
+def test_hardware_without_a_cpu_comparison_can_be_high(tmp_path: Path) -> None:
     alone = only(measured(tmp_path, "vision", "openvino", ["2"], cpu=False), "openvino")
-    assert (alone.level, alone.ranked, alone.verdict) == (Level.MEDIUM, 0, Verdict.AGREES)
+    assert (alone.level, alone.verdict) == (Level.HIGH, Verdict.AGREES)
 
 
 def test_software_and_hardware_are_separate_rows(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_model_counts_once_with_its_best_level(tmp_path: Path) -> None:
     found = only(read(tmp_path / "m.duckdb"), "openvino")
     assert (found.models, found.passing, found.pass_share) == (1, 1, 1.0)
     assert (found.cells, found.passed_cells) == (3, 1)
-    assert [(each.model, each.dtype, each.level) for each in found.evidence] == [("vit", "float32", Level.MEDIUM)]
+    assert [(each.model, each.dtype, each.level) for each in found.evidence] == [("vit", "float32", Level.HIGH)]
 
 
 def test_a_prior_is_never_a_result(tmp_path: Path) -> None:

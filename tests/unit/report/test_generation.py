@@ -177,4 +177,4 @@ def test_a_precision_that_costs_too_much_has_no_script(tmp_path: Path) -> None:
 
 def test_speed_is_compared_only_with_the_same_number_of_tokens(database: Path) -> None:
     by_tokens = {cell.new_tokens: cell for cell in read(database).cells if cell.target == "cpu"}
-    assert {tokens: cell.speed_up for tokens, cell in by_tokens.items()} == {0: 1.0, 4: 1.0}
+    assert {tokens: cell.speed_up for tokens, cell in by_tokens.items()} == {0: None, 4: None}

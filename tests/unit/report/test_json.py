@@ -23,6 +23,8 @@ CELL_KEYS = [
     "status",
     "stage",
     "level",
+    "level_reason",
+    "workload",
     "execution",
     "settings",
     "placement",

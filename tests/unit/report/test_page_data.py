@@ -232,7 +232,6 @@ def test_errors_are_grouped_by_cause_then_by_message(tmp_path: Path) -> None:
     assert [(cause.errors.type, len(cause.errors.members)) for cause in found] == [("segmentation_fault", 1), ("memory_pressure", 3)]
     assert [(each.message, each.cells) for each in found[1].occurrences] == [("second", ("m1/cpu", "m2/cpu")), ("first", ("m0/cpu",))]
     assert found[1].errors.recommendations
-    assert [cause.targets for cause in found] == [(("cpu", 1),), (("cpu", 3),)]
 
 
 def test_a_complete_run_lacks_nothing(tmp_path: Path) -> None:
@@ -253,7 +252,6 @@ def test_everything_that_is_missing_is_named(tmp_path: Path) -> None:
         database.cell(database.plan("bert", "cpu"), "s-cpu", peak_mb=None, delta_mb=None)
         database.plan("bert", "openvino")
         database.insert("rejected", {"run_id": None, "file": "a", "reason": "b", "rejected_at": "2026-01-01"})
-        database.connection.execute("UPDATE meta SET value = '1'")
     rows = read(tmp_path / "m.duckdb")
     found = missing(rows, read_page_rows(tmp_path / "m.duckdb", rows.run.run_id))
     begins = [
@@ -263,7 +261,6 @@ def test_everything_that_is_missing_is_named(tmp_path: Path) -> None:
         "No detections",
         "No shard of openvino was merged",
         "The merge rejected 1 shard",
-        "The database has schema 1",
     ]
     assert len(found) == len(begins)
     for sentence, begin in zip(found, begins, strict=True):

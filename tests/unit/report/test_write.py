@@ -13,7 +13,7 @@ from hwmatrix.report.plots import undrawn
 from hwmatrix.report.write import write_reports
 
 FILES = ["index.html", "summary.md", "matrix.md", "matrix.json", "errors.md", "errors.json", "expected.md", "expected.json"]
-PLOTS = ["matrix", "families", "latency", "speedup", "memory", "tradeoffs"]
+PLOTS = ["matrix", "families", "latency", "memory", "tradeoffs"]
 
 
 def test_exactly_these_files_are_written(tmp_path: Path) -> None:

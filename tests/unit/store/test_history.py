@@ -119,14 +119,6 @@ def test_a_release_keeps_its_name(tmp_path: Path) -> None:
     assert [each.release for each in read_runs(onward)] == ["1.0"]
 
 
-def test_a_database_of_schema_1_can_be_added(tmp_path: Path) -> None:
-    old = run(tmp_path / "old.duckdb", "a")
-    with duckdb.connect(str(old)) as connection:
-        connection.execute("DROP TABLE classifications; DROP TABLE releases; UPDATE meta SET value = '1' WHERE key = 'schema_version'")
-    add(tmp_path / "h.duckdb", [old])
-    assert [each.run_id for each in read_runs(tmp_path / "h.duckdb")] == ["a"]
-
-
 @pytest.mark.parametrize("text", [b"", b"text"])
 def test_a_file_that_is_not_a_database_is_refused_before_anything_is_copied(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "broken.duckdb").write_bytes(text)
@@ -135,11 +127,10 @@ def test_a_file_that_is_not_a_database_is_refused_before_anything_is_copied(tmp_
     assert not (tmp_path / "h.duckdb").exists()
 
 
-def test_a_database_of_schema_1_can_be_read_as_a_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_database_of_the_last_schema_can_be_read_as_a_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = run(tmp_path / "matrix.duckdb", "a\x1b[31m\u202e")
     with duckdb.connect(str(old)) as connection:
-        connection.execute("DROP TABLE releases")
-        connection.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")
+        connection.execute("UPDATE meta SET value = '14' WHERE key = 'schema_version'")
     before = old.read_bytes()
     assert [summary.release for summary in read_runs(old)] == [None]
     assert [len(trend.moments) for trend in read_trends(old)] == [1]

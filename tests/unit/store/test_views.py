@@ -13,7 +13,7 @@ from factory_rows import Database, steady
 
 from hwmatrix.records import Detection, Status, cell_command
 from hwmatrix.store.merge import merge
-from hwmatrix.store.reading import query, reading, records
+from hwmatrix.store.reading import query
 from hwmatrix.store.shard import ShardWriter
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PLAN = make.plan()
 RESULTS_COLUMNS = "id model_id model_type hardware success load_time inference_time memory_usage error timestamp output_shape".split()  # noqa: SIM905
-ADDED_COLUMNS = ["size", "dtype", "execution", "weights", "hub_id", "cell_id"]
+ADDED_COLUMNS = ["size", "dtype", "batch", "sequence_length", "threads", "new_tokens", "execution", "weights", "hub_id", "cell_id"]
 DETECTION_COLUMNS = ["id", "hardware_type", "available", "name", "features", "timestamp"]
 
 
@@ -161,25 +161,3 @@ def test_sizes_precisions_and_executions_are_not_mixed(tmp_path: Path) -> None:
             ("tiny", "hardware", "cpu", "float16", 310.0),
             ("tiny", "software", "webgpu", "float32", 350.0),
         ]
-
-
-@pytest.mark.parametrize("name", ["average_time_by_hardware", "best_hardware_by_model_type", "top_memory"])
-def test_a_database_with_the_older_view_can_be_queried_and_is_not_changed(tmp_path: Path, database: Path, name: str) -> None:
-    folder = make.run_folder(tmp_path / "runs", PLAN)
-    make.write_shard(folder / "shards", PLAN, "cpu", "aaaaaaaaaaaa")
-    merge([folder], database)
-    with reading(database) as connection:
-        now = records(connection, name)
-    with duckdb.connect(str(database)) as connection:
-        connection.execute("UPDATE meta SET value = '5' WHERE key = 'schema_version'")
-        connection.execute("CREATE OR REPLACE VIEW hardware_results AS SELECT coalesce(hub_id, model) AS model_id FROM results")
-    before = database.read_bytes()
-    with reading(database) as connection:
-        assert records(connection, name) == now != []
-    assert database.read_bytes() == before
-    with duckdb.connect(str(database)) as connection:
-        connection.execute("DROP TABLE timings; ALTER TABLE planned DROP COLUMN new_tokens")
-        for column in ("memory_detail", "adapted_from", "adaptation", "new_tokens"):
-            connection.execute(f"ALTER TABLE cells DROP COLUMN {column}")
-    merge([folder], database)  # the upgraded database has the new view
-    assert {"weights", "cell_id"} <= set(columns_of(database, "hardware_results"))

@@ -148,7 +148,7 @@ const Evidence = (() => {
 
   function latency(cell) {
     if (cell.p50_ms === null) return null;
-    const speed = cell.speed_up === null ? null : `${Text.times(cell.speed_up, cell.speed_contended)}${cell.speed_differs ? "" : " (the intervals overlap: the two cannot be told apart)"}`;
+    const speed = cell.speed_up === null || cell.size !== "full" ? null : `${Text.times(cell.speed_up, cell.speed_contended)}${cell.speed_differs ? "" : " (the intervals overlap: the two cannot be told apart)"}`;
     return part(cell.new_tokens ? `Latency of ${Text.plural(cell.new_tokens, "token")}` : "Latency of one inference",
       cell.quantiles && Distribution.draw(cell.quantiles),
       facts([
@@ -160,7 +160,7 @@ const Evidence = (() => {
         ["Shortest, longest", `${Text.ms(cell.min_ms)}, ${Text.ms(cell.max_ms)}`],
         ["Samples", `${Text.whole(cell.samples)}${cell.converged === false ? ", not converged" : ""}`],
         ["Contended", cell.contended === null ? "not known" : cell.contended ? "yes" : "no"],
-        ["Speed over cpu", speed],
+        ["Speed over cpu in float32", speed], ["Over its own float32", cell.own_speed_up === null ? null : Text.times(cell.own_speed_up, false)],
         ["First inference", cell.first_ms === null ? null : Text.ms(cell.first_ms)],
       ]));
   }
@@ -193,7 +193,7 @@ const Evidence = (() => {
       ]),
       cell.command && [el("h4", null, "Repeat it"), el("pre", {class: "command", tabindex: 0, role: "region", "aria-label": "Command"}, cell.command), copying(cell.command)],
       cell.script && [el("p", null, "Write a script that reproduces it without hwmatrix into the folder of this page:"),
-        el("pre", {tabindex: 0, role: "region", "aria-label": "Command of the script"}, `hwmatrix generate --reproduce ${cell.model} ${cell.target} --dtype ${cell.dtype} --size ${cell.size}${cell.new_tokens ? " --generation" : ""} --database matrix.duckdb`)],
+        el("pre", {tabindex: 0, role: "region", "aria-label": "Command of the script"}, `hwmatrix generate --reproduce ${Text.quoted(cell.model)} ${Text.quoted(cell.target)} --dtype ${cell.dtype} --size ${cell.size}${cell.new_tokens ? " --generation" : ""} --database matrix.duckdb`)],
       el("p", null, el("a", {href: Links.link({cell: cell.key})}, "Link to this cell")));
   }
 

@@ -24,7 +24,7 @@
     const selection = Selection.select(state);
     Filters.update(state);
     Grid.update(selection, state);
-    get("shown").textContent = `${Text.plural(selection.rows.length, "model")} of ${Text.whole(selection.total)} shown`;
+    get("shown").textContent = `${Text.plural(selection.rows.length, "row")} of ${Text.whole(selection.total)} shown`;
     Marks.reached("grid");
   }
 

@@ -41,7 +41,9 @@ const Text = (() => {
   }
 
   const plural = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
+  // One word of a shell's command.
+  const quoted = word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
   const spaced = word => word.replaceAll("_", " ");
 
-  return {NOTHING, number, ms, mib, whole, times, interval, percent, scientific, date, age, plural, spaced};
+  return {NOTHING, number, ms, mib, whole, times, interval, percent, scientific, date, age, plural, quoted, spaced};
 })();

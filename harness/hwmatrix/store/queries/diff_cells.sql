@@ -1,14 +1,5 @@
 -- Every planned cell of a run, with the columns that a comparison of two runs needs: its verdict, p25_ms (the lower quartile), and noise_ms
 -- (the view noises). The yardstick, a fixed computation on the CPU, counts only if the CPU was busy during the whole timing.
-WITH chosen AS (
-    SELECT * FROM report_source
-    UNION ALL BY NAME  -- older databases have no yardstick (schema 1 to 3), no precision (to 7), no generation (to 8): NULL
-    SELECT
-        CAST(NULL AS VARCHAR) AS yardstick, CAST(NULL AS DOUBLE) AS yardstick_ms, CAST(NULL AS VARCHAR) AS "precision",
-        CAST(NULL AS DOUBLE) AS ttft_ms, CAST(NULL AS DOUBLE) AS ttft_low_ms, CAST(NULL AS DOUBLE) AS ttft_high_ms,
-        CAST(NULL AS DOUBLE) AS tpot_ms, CAST(NULL AS DOUBLE) AS tpot_low_ms, CAST(NULL AS DOUBLE) AS tpot_high_ms
-    WHERE false
-)
 SELECT
     c.cell_key, c.model, c.size, c.target, c.backend, c.family, c.architecture, c.dtype, c."precision", c.batch, c.sequence_length, c.threads, c.new_tokens,
     c.execution, c.column_isolation AS isolation, c.host, c.matrix_line,
@@ -18,6 +9,6 @@ SELECT
     CASE WHEN c.cpu_p50_ms >= 0.9 * c.p50_ms THEN c.yardstick_ms END AS yardstick_ms,
     c.ttft_ms, c.ttft_low_ms, c.ttft_high_ms, c.tpot_ms, c.tpot_low_ms, c.tpot_high_ms,
     c.delta_mb, c.device_peak_mb, c.image_digest, c.command, c.relative_error AS loss
-FROM chosen c
+FROM report_source c
 LEFT JOIN noises n USING (cell_id)
 ORDER BY c.position, c.cell_key;

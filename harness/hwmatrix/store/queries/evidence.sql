@@ -1,24 +1,12 @@
 -- The evidence on every model: for each model, size, target and settings the newest execution on each machine, or why the cell
 -- was not executed. Cells that were planned but never tried are not evidence. tokens_s: tokens of all samples per second, after the first.
-WITH machines AS (  -- the processor on which each cell was executed
-    SELECT
-        c.cell_id, any_value(d.name) AS processor,
-        array_to_string(list_sort(from_json(any_value(d.features) -> 'instructions', '["VARCHAR"]')), ' ') AS instructions
-    FROM cells c JOIN detections d USING (shard_id)
-    WHERE d.hardware_type = 'cpu' AND d.available
-    GROUP BY c.cell_id
-)
 SELECT
     m.model, m.hub_id, m.architecture, m.family, m.size, m.target, m.backend, m.dtype, m.batch, m.sequence_length, m.threads,
-    m.execution, m.status, m.level, m.on_target, m.p50_ms, CASE WHEN coalesce(m.cpu_dtype, 'float32') = 'float32' THEN m.speed_up END AS speed_up, m.speed_differs, m.load_ms, m.peak_mb, m.device_peak_mb,
+    m.execution, m.status, m.level, m.on_target, m.p50_ms, m.speed_up, m.speed_differs, m.load_ms, m.peak_mb, m.device_peak_mb,
     m.parameters, m.error_type, m.message, m.isolation, m.host, m.run_id, m.started_at, m.command,
     m.precision, m.relative_error, m.ci_low_ms, m.ci_high_ms,
     m.new_tokens, m.batch / nullif(m.tpot_ms, 0) * 1000 AS tokens_s, m.own_speed_up, m.samples, m.converged, m.contended, h.processor, h.instructions
-FROM (
-    FROM matrix
-    UNION ALL BY NAME  -- columns that an older database lacks are NULL
-    SELECT CAST(NULL AS VARCHAR) AS precision, CAST(NULL AS DOUBLE) AS tpot_ms, CAST(NULL AS DOUBLE) AS own_speed_up, CAST(NULL AS VARCHAR) AS cpu_dtype WHERE false
-) m
+FROM matrix m
 LEFT JOIN machines h USING (cell_id)
 JOIN runs r USING (run_id)
 WHERE m.status <> 'not_run'

@@ -3,7 +3,7 @@
 WITH timed AS (
     SELECT *
     FROM report_cells
-    WHERE status = 'pass' AND execution = 'hardware' AND p50_ms > 0
+    WHERE status = 'pass' AND execution = 'hardware' AND p50_ms > 0 AND workload IS NOT NULL
     QUALIFY row_number() OVER (
         PARTITION BY family, backend, model, size, dtype, batch, sequence_length, threads, new_tokens, isolation, host ORDER BY p50_ms, position
     ) = 1

@@ -1,10 +1,10 @@
 -- The results of each family of models on each hardware, for comparison with the expectations. A model counts once, by its best
 -- cell there: executed before not executed, full size before tiny, then the best level. Rows are grouped by execution too, so
--- that a pass in software is never counted as one on hardware. ranked counts the models whose speed was compared with cpu's: if
--- there are none, Medium is the best possible level.
+-- that a pass in software is never counted as one on hardware.
 WITH best AS (
     SELECT *
     FROM report_cells
+    WHERE workload = 'forward'
     QUALIFY row_number() OVER (
         PARTITION BY family, backend, execution, model, hub_id
         ORDER BY level IS NULL, size <> 'full', list_position(['High', 'Medium', 'Low', 'none'], level), p50_ms NULLS LAST, position, cell_key
@@ -25,7 +25,6 @@ SELECT
     count(*) FILTER (WHERE status = 'pass') / nullif(count(*) FILTER (WHERE level IS NOT NULL), 0) AS pass_share,
     any_value(c.cells) AS cells,
     any_value(c.passed_cells) AS passed_cells,
-    count(*) FILTER (WHERE status = 'pass' AND execution = 'hardware' AND (backend = 'cpu' OR speed_up IS NOT NULL)) AS ranked,
     count(*) FILTER (WHERE level = 'High') AS high,
     count(*) FILTER (WHERE level = 'Medium') AS medium,
     count(*) FILTER (WHERE level = 'Low') AS low,

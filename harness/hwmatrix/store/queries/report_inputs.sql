@@ -2,13 +2,13 @@
 -- more than text, of those that ran only their text path, and of those that could not be built. Only cells that were tried count.
 WITH models AS (
     SELECT
-        model, size,
+        model,
         bool_or(inputs IS NOT NULL) AS known,
         coalesce(bool_or(text_path AND level IS NOT NULL), false) AS text_path,
         coalesce(bool_or(list_has_any(inputs, ['image', 'video', 'audio']) AND level IS NOT NULL), false) AS more,
         bool_and(status = 'factory_error') AS unmade
     FROM report_cells
-    GROUP BY model, size
+    GROUP BY model
 )
 SELECT
     count(*) AS models,

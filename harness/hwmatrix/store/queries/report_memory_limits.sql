@@ -1,4 +1,4 @@
--- The least memory in which each model ran, and where: the cell with the lowest peak among those that passed on hardware (only full-size
+-- The least memory in which one forward pass of each model ran, and where: the cell with the lowest peak among those that passed on hardware (only full-size
 -- cells, if any was measured). The peak is of the device's memory if the target measures it, else of the process (`place`). `limit_mb` is
 -- the smallest power of two above the peak. MiB.
 WITH measured AS (
@@ -7,7 +7,7 @@ WITH measured AS (
         coalesce(device_peak_mb, peak_mb) AS limiting_mb,
         max(size = 'full') OVER () AS any_full
     FROM report_cells
-    WHERE status = 'pass' AND execution = 'hardware' AND coalesce(device_peak_mb, peak_mb) IS NOT NULL
+    WHERE status = 'pass' AND execution = 'hardware' AND workload = 'forward' AND coalesce(device_peak_mb, peak_mb) IS NOT NULL
 ),
 least AS (
     SELECT

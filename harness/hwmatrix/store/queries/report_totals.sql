@@ -1,10 +1,17 @@
--- Cells of each family on each target, and of each target over all families (family is NULL there): how many were tried, how many passed,
--- and how many ran only the text path of a model that accepts more. Cells that were not executed are not counted.
+-- How many models were tried and passed on each target in each precision, by workload (one forward pass, or one generation): of each family,
+-- and of all (family is NULL there). A model passes if each of its sizes does. text_path: those that ran only the text path of a model that
+-- takes more. Cells that were not executed are not counted.
+WITH models AS (
+    SELECT
+        target, column_isolation AS isolation, dtype, workload, family, model,
+        bool_and(status = 'pass') AS passed, coalesce(bool_or(text_path), false) AS text_path, min(position) AS position
+    FROM report_cells
+    WHERE workload IS NOT NULL AND level IS NOT NULL
+    GROUP BY ALL
+)
 SELECT
-    family, target, column_isolation AS isolation,
-    count(*) FILTER (WHERE level IS NOT NULL) AS tried,
-    count(*) FILTER (WHERE status = 'pass') AS passed,
-    count(*) FILTER (WHERE level IS NOT NULL AND text_path) AS text_path
-FROM report_cells
-GROUP BY GROUPING SETS ((family, target, column_isolation), (target, column_isolation))
-ORDER BY min(position), family NULLS FIRST, target, isolation;
+    target, isolation, dtype, workload, family,
+    count(*) AS tried, count(*) FILTER (WHERE passed) AS passed, count(*) FILTER (WHERE text_path) AS text_path
+FROM models
+GROUP BY GROUPING SETS ((target, isolation, dtype, workload, family), (target, isolation, dtype, workload))
+ORDER BY min(position), family NULLS FIRST, target, isolation, dtype, workload;
