@@ -42,7 +42,7 @@ class Place(enum.StrEnum):
 
 
 class EvidenceAnswer(TypedDict):
-    """A source of measurements: where it is, how many cells (as reports count executed ones), executed when, and with which package versions."""
+    """A source of measurements: where it is, how many executed cells it has, when they were executed, and with which package versions."""
 
     place: str
     where: str
