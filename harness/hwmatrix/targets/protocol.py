@@ -66,6 +66,8 @@ class Service(Protocol):
 
     shares_device: bool
     """Whether it computes on a device that a second service would use too, so that only one can run at a time."""
+    start_s: float
+    """The most seconds that a start takes. They are no part of a cell's time."""
 
     def start(self) -> Mapping[str, Any]:
         """Start the service and return the address for cells to connect to.

@@ -95,7 +95,7 @@ class Generator:
         self._state |= {name: found[name] for name in self.decode.states & found.keys()}
         if component is self.decode:
             self._values = values
-        return found[LOGITS][:, -1].numpy()
+        return found[LOGITS][:, -1:].numpy()
 
 
 def make(bundle: Bundle) -> Generator:

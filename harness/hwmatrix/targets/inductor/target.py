@@ -112,6 +112,7 @@ class Workplace:
     """A folder for the compiled code of cells, with what all need: a test of the instruction sets, made once."""
 
     shares_device = False
+    start_s = 60.0
 
     def __init__(self) -> None:
         self._folder: Path | None = None

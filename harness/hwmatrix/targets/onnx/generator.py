@@ -58,7 +58,7 @@ class OnnxGenerator:
         wanted = {name: own for name, own in graph.outputs.items() if own == LOGITS or own in self._needed}
         found = self._sessions[graph.component].run_with_ort_values(list(wanted), feed)
         by_name = dict(zip(wanted.values(), found, strict=True))
-        logits: np.ndarray[Any, Any] = by_name.pop(LOGITS).numpy()[:, -1]
+        logits: np.ndarray[Any, Any] = by_name.pop(LOGITS).numpy()[:, -1:]
         self._state |= by_name
         return logits
 
