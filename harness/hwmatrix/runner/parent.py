@@ -220,11 +220,12 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
 
 
 def _adapted(target: TargetPlan, cell: CellPlan) -> TargetPlan:
-    """The target for an adapted cell: with the option that selects the adaptation's exporter, if it has one."""
-    exporter = cell.adaptation.change.export if cell.adaptation is not None else None
-    if exporter is None:
+    """The target for an adapted cell: with the option that makes the change, if the change is to the target."""
+    change = cell.adaptation.change.data if cell.adaptation is not None else {}
+    options = {name: value for name, value in change.items() if name in descriptor_of(target.backend).every_option}
+    if not options:
         return target
-    return dataclasses.replace(target, options={**target.options, "export": exporter}, forward_export=None)
+    return dataclasses.replace(target, options={**target.options, **options}, forward_export=None)
 
 
 def _canary_settings(model: ModelPlan, dtype: Dtype) -> Settings:
