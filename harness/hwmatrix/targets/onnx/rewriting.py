@@ -51,10 +51,11 @@ def keep_longer_axes(model: onnx_ir.Model) -> int:
     """
     kept = 0
     for node in [node for node in model.graph.all_nodes() if node.op_type == "Squeeze" and len(node.inputs) > 1]:
-        shape, axes = node.inputs[0].shape, onnx_ir.convenience.get_const_tensor(node.inputs[1])
-        if shape is None or axes is None:
+        data, named = node.inputs[:2]
+        axes = None if named is None else onnx_ir.convenience.get_const_tensor(named)
+        if data is None or data.shape is None or axes is None:
             continue
-        sizes = [shape[axis] for axis in axes.numpy().flatten().tolist()]
+        sizes = [data.shape[axis] for axis in axes.numpy().flatten().tolist()]
         if sizes and all(isinstance(size, int) and size != 1 for size in sizes):
             node.op_type = "Identity"
             node.resize_inputs(1)
