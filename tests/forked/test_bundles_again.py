@@ -215,5 +215,5 @@ def test_a_bundle_without_enough_memory_is_built_again_alone(scene: Scene) -> No
     scene.building = fail
     entries = scene.build("m0", "m1", at_once=1)
     assert entries["m0"].key is not None
-    assert entries["m1"].error_type == "bundle_unfinished"
+    assert entries["m1"].error_type == "bundle_unfinished", entries["m1"]
     assert [scene.begun().count(name) for name in ("m0", "m1")] == [2, 2]

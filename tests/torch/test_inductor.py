@@ -114,3 +114,66 @@ def test_a_function_for_too_many_kinds_of_objects_runs_uncompiled(compiled: Call
     found = re.fullmatch(rf"{place}: not compiled again after 8 times: (.*)", uncompiled)
     assert found is not None, uncompiled
     assert found[1].startswith("___check_type_id(kind), type=<class '__main__.Kind"), "what differs is named, without an address"
+
+
+TOGETHER = """
+import json, pathlib
+import torch
+from hwmatrix.targets.inductor import together
+
+{before}
+
+def first(x):
+    return ((x.sin() @ x).exp() @ x).cos()
+
+def second(x):
+    return ((x.sin() @ x).exp() @ x).tanh()
+
+told = []
+for function in (first, second):
+    torch._dynamo.reset()
+    result = torch.compile(function)(torch.linspace(0, 1, 64).reshape(8, 8))
+    told.append([result.tolist(), sum(not path.is_symlink() for path in pathlib.Path("cache").rglob("*.main.so"))])
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Callable[[str], list[Any]]:
+    """Compile two functions of three kernels, two of which they share: their results, and the libraries in the cache after each."""
+
+    def compile_them(before: str) -> list[Any]:
+        environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": "cache", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        folder = tmp_path / str(len([*tmp_path.iterdir()]))
+        folder.mkdir()
+        command = [sys.executable, "-c", TOGETHER.format(before=before)]
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        told: list[Any] = json.loads(done.stdout.splitlines()[-1])
+        return told
+
+    return compile_them
+
+
+def test_kernels_compiled_together_compute_the_same_from_fewer_libraries(results: Callable[[str], list[Any]]) -> None:
+    """And what is not compiled in one file after all, or no longer, is compiled alone."""
+    alone, joint = results(""), results("together.start()")
+    assert [numbers for numbers, _ in joint] == [numbers for numbers, _ in alone]
+    assert [libraries for _, libraries in alone] == [3, 4]
+    assert [libraries for _, libraries in joint] == [1, 2]
+    assert results("together.start(); together._HEADERS = '#error'") == alone
+    assert results("together.start(); together.stop()") == alone
+
+
+@pytest.mark.parametrize(
+    ("source", "joins"),
+    [
+        ("#include <torch/csrc/inductor/cpp_prefix.h>\nvoid kernel() {\n#pragma omp parallel\n}", True),
+        ("#include <torch/csrc/inductor/cpp_prefix.h>\n  #include <c10/util/Unroll.h>\nvoid kernel() {}", False),
+        ("#include <torch/csrc/inductor/cpp_prefix.h>\n# define SIZE 3\nvoid kernel() {}", False),
+    ],
+)
+def test_a_kernel_with_headers_or_macros_of_its_own_is_compiled_alone(source: str, *, joins: bool) -> None:
+    from hwmatrix.targets.inductor import together
+
+    assert together._can_join(source) is joins

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwmatrix.models.onnx_graph import fit, name_outputs, output_names
-from hwmatrix.targets.onnx.rewriting import keep_longer_axes
+from hwmatrix.models.onnx_graph import fit, keep_longer_axes, name_outputs, output_names
 
 pytestmark = pytest.mark.torch
 

@@ -95,7 +95,7 @@ class FakeExecutor:
             return Ended(code=0, output="", oom_killed=False)
         tiny = {"size": "tiny", "batch": 1, "sequence_length": 16}
         entries = [{"model": name, **tiny, "key": key, "digest": key} for name, key in self.keys.items()]
-        (job.out / "bundles.json").write_text(json.dumps({"bundles": entries}), encoding="utf-8")
+        (job.out / "bundles.json").write_text(json.dumps({"schema": "hwmatrix/bundle-index/2", "bundles": entries}), encoding="utf-8")
         return Ended(code=0, output="", oom_killed=False)
 
     def _run_cells(self, job: Job, on_line: OnLine) -> Ended:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import CellFailure
-from hwmatrix.faults.catalogue import classify
+from hwmatrix.faults.catalogue import classify, text_of
 from hwmatrix.models.bundle import bundle_key, find_or_build, find_or_take
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import Isolation, ModelKey, ModelPlan, Plan, Role, Status
@@ -85,7 +85,7 @@ def _exports_of(order: BundleOrder) -> Callable[[ModelPlan], exports.Wanted]:
 
     def of(model: ModelPlan) -> exports.Wanted:
         names = named.get(model.key, ()) if model.role is Role.MODEL else of_canaries
-        return exports.Wanted(forward=model.key in forward, every=every, named=names)
+        return exports.Wanted(forward=exports.needed(model, forward), every=every, named=names)
 
     return of
 
@@ -206,9 +206,14 @@ def _build(model: ModelPlan, cache: Path, send: Callable[[dict[str, Any]], None]
     """In the child: build the bundle in a cache of its own, and send its key or the failure to the parent."""
     try:
         bundle = find_or_build(model, cache)
-    except CellFailure as failure:
-        kind = UNFINISHED if classify(failure).status is Status.OOM else failure.error_type
-        send({"error_type": kind, "message": str(failure)})
+    except Exception as failure:
+        if classify(failure).status is Status.OOM:
+            kind = UNFINISHED
+        elif isinstance(failure, CellFailure):
+            kind = failure.error_type
+        else:
+            raise
+        send({"error_type": kind, "message": text_of(failure)})
     else:
         send({"key": bundle.key, "digest": bundle.digest})
 

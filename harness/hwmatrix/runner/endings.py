@@ -31,12 +31,17 @@ def describe(end: End, limits: Limits) -> str:
 
 def out_of_memory(end: End, hardware: str = "any") -> bool:
     """Whether a child died for lack of memory: the kernel killed it, or it printed a failed allocation last."""
-    if end.oom_killed:
+    if killed_for_memory(end):
         return True
     gave_up = end.signal == signal.SIGABRT or bool(end.exit_code)
     last = last_lines(end)
     raised = last.rpartition("\n")[2].partition(":")[0] or None
     return gave_up and match(last, hardware=hardware, exception=raised).status is Status.OOM
+
+
+def killed_for_memory(end: End) -> bool:
+    """Whether the kernel killed a child for memory."""
+    return end.signal == signal.SIGKILL and end.oom_killed
 
 
 def last_lines(end: End) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hwmatrix.faults.catalogue import match, severity_of
 from hwmatrix.records import CellResult, Divergence, ErrorRecord, Findings, Origin, Role, Stage, Status
-from hwmatrix.runner.endings import last_lines, out_of_memory
+from hwmatrix.runner.endings import killed_for_memory, last_lines, out_of_memory
 from hwmatrix.runner.messages import CellTold, Failure, cell_told
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _end_without_verdict(end: End, cell: CellPlan, hardware: str) -> tuple[Statu
         return Status.TIMEOUT, f"timed out after {cell.limits.timeout_s:g} s; the process was killed"
     if end.signal == signal.SIGXCPU:
         return Status.TIMEOUT, "the CPU time limit was reached (SIGXCPU)"
-    if end.oom_killed:
+    if killed_for_memory(end):
         return Status.OOM, "the kernel killed the process for memory (SIGKILL, and the cgroup counts an oom_kill)"
     if out_of_memory(end, hardware):
         return Status.OOM, f"an allocation failed within {cell.limits.memory_mb} MiB, and the process gave up: {last_lines(end)}"

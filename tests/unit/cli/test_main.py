@@ -205,7 +205,12 @@ def test_stale_cells_are_run_with_the_current_matrix_yaml(
 ) -> None:
     assert hwmatrix("matrix") == 0
     (folder,) = (project / "reports" / "latest" / "runs").iterdir()
-    index = json.dumps({"bundles": [{"model": "bert", "size": "tiny", "batch": 1, "sequence_length": 16, "digest": "other"}]})
+    index = json.dumps(
+        {
+            "schema": "hwmatrix/bundle-index/2",
+            "bundles": [{"model": "bert", "size": "tiny", "batch": 1, "sequence_length": 16, "digest": "other"}],
+        }
+    )
     (folder / "bundles" / "bundles.json").write_text(index, encoding="utf-8")
     text = MATRIX.replace("  vit: {family: vision, architecture: vit, class: ViTModel}\n", "")
     text = text.replace("bert-base-uncased}", "bert-base-uncased, tiny: {config: {hidden_size: 48}}}")
@@ -351,7 +356,7 @@ def test_merging_and_reporting_again(project: Path, executor: FakeExecutor, caps
 def test_stale_cells_are_run_again(executor: FakeExecutor, project: Path) -> None:
     assert hwmatrix("matrix") == 0
     tiny = {"size": "tiny", "batch": 1, "sequence_length": 16, "digest": "other"}
-    index = json.dumps({"bundles": [{"model": name, **tiny} for name in ("bert", "vit")]})
+    index = json.dumps({"schema": "hwmatrix/bundle-index/2", "bundles": [{"model": name, **tiny} for name in ("bert", "vit")]})
     (folder,) = (project / "reports" / "latest" / "runs").iterdir()
     (folder / "bundles" / "bundles.json").write_text(index, encoding="utf-8")
     first = len(executor.ran)

@@ -37,9 +37,8 @@ GENERATION = EXPORT | {
     "graphs": {"decode": DECODE},
     "token": "input_ids",
     "method": "transformers",
-    "preparation": ["transformers_export"],
 }
-OPENVINO = EXPORT | {"failure": None, "outputs": ["logits", None], "method": "transformers OpenVINO exporter", "preparation": ["trace"]}
+OPENVINO = EXPORT | {"failure": None, "outputs": ["logits", None], "method": "transformers OpenVINO exporter"}
 FAILED = EXPORT | {"failure": {"error_type": "builtins.KeyError", "message": "'x'", "traceback": None}}
 WHOLE = {
     "bundle": (BUNDLE, manifests.BundleManifest),

@@ -281,6 +281,7 @@ def test_unavailable_is_a_verdict_without_canaries(tmp_path: Path) -> None:
     ("status", "stage", "kind", "settled"),
     [
         (Status.TIMEOUT, Stage.PREPARE, "export_timeout", False),
+        (Status.OOM, Stage.PREPARE, "export_out_of_memory", False),
         (Status.FACTORY_ERROR, Stage.BUILD, "bundle_unfinished", False),
         (Status.INFRA_ERROR, Stage.LOAD, "infrastructure", False),
         (Status.TIMEOUT, Stage.RUN, "timeout", True),

@@ -24,6 +24,7 @@ from hwmatrix.errors import UnsupportedError
 from hwmatrix.records import Dtype
 from hwmatrix.targets.nudge import nudge
 from hwmatrix.targets.onnx import rounded
+from hwmatrix.targets.onnx.copies import RENAMED, rename_shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,9 +82,9 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
             model = onnx.load(made)
             how = f"quantize_dynamic: {_some(_count(model, 'MatMulInteger'))} MatMulInteger"
         else:
-            model = _calibrated(path, made, samples)
+            model, renamed = _calibrated(path, made, samples)
             count = _some(_count(model, "QuantizeLinear"))
-            how = f"quantize_static in QDQ format from {len(samples)} inputs: {count} QuantizeLinear"
+            how = f"quantize_static in QDQ format from {len(samples)} inputs: {count} QuantizeLinear{renamed}"
     _save(model, made)
     return ReducedGraph(path=made, how=how)
 
@@ -210,10 +211,14 @@ def _in_groups(model: Any) -> tuple[Any, int]:
     return quantizer.model.model, _count(quantizer.model.model, "MatMulNBits")
 
 
-def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> Any:
+def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> tuple[Any, str]:
+    """The graph, and what was renamed for it, for ``how``."""
     import onnx
+    import onnx_ir
 
     tool = _module("onnxruntime.quantization")
+    model = onnx_ir.from_proto(_loaded(path))
+    renamed = rename_shared(model)
 
     class Reader(tool.CalibrationDataReader):  # type: ignore[misc, name-defined]
         """The inputs, one after another."""
@@ -225,7 +230,7 @@ def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> Any:
             return next(self._left, None)
 
     tool.quantize_static(
-        _loaded(path),
+        onnx_ir.to_proto(model),
         made,
         Reader(),
         quant_format=tool.QuantFormat.QDQ,
@@ -235,7 +240,7 @@ def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> Any:
     )
     calibrated = onnx.load(made)
     _like_zero_points(calibrated)
-    return calibrated
+    return calibrated, f", {RENAMED}" if renamed else ""
 
 
 def _like_zero_points(model: Any) -> None:
