@@ -73,7 +73,7 @@ def bundle_for(plan: ModelPlan, cache: Path, runtime: str = "cpu") -> Bundle:
 
 
 def ended(
-    plan: ModelPlan, bundle: Bundle, runtime: str = "cpu", *, dtype: Dtype = Dtype.FLOAT32, rule: MeasureRule | None = None
+    plan: ModelPlan, bundle: Bundle, runtime: str = "cpu", *, dtype: Dtype = Dtype.FLOAT32, rule: MeasureRule | None = None, **options: Any
 ) -> dict[str, Any]:
     """The last message of a cell that generates. Without a rule, it is not timed."""
     planned, told = cell_plan(), list[dict[str, Any]]()
@@ -81,7 +81,7 @@ def ended(
     job = CellJob(
         cell=dataclasses.replace(planned, settings=settings),
         model=plan,
-        target=target_plan(runtime),
+        target=dataclasses.replace(target_plan(runtime), options=options),
         bundle=bundle.path,
         rule=rule,
         tolerances=TOLERANCES,

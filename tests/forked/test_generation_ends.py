@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from hwmatrix.models.bundle import Bundle, Generation, GenerationPrompt
-from hwmatrix.records import CellResult, Dtype, Limits, MeasureRule, Placement, Stage, Status, Tolerance
+from hwmatrix.records import CellResult, Dtype, Limits, MeasureRule, Placement, Prepared, Stage, Status, Tolerance
 from hwmatrix.runner import cell, generating
 from hwmatrix.runner.forked import run_forked
 from hwmatrix.runner.job import CellJob
@@ -66,8 +66,8 @@ class Failing:
     def load_generator(self, _: Any) -> int:
         return 1
 
-    def prepare_generator(self, _: Any) -> str:
-        return "scripted"
+    def prepare_generator(self, _: Any) -> Prepared:
+        return Prepared(method="scripted")
 
     def precision(self) -> None: ...
 

@@ -17,7 +17,7 @@ import pytest
 
 from hwmatrix.errors import UnavailableError
 from hwmatrix.records import Detection, Limits, Stage, Status
-from hwmatrix.runner import parent
+from hwmatrix.runner import crew, parent
 from hwmatrix.runner.crew import Crew, Done
 from hwmatrix.runner.forked import End
 from hwmatrix.runner.keeper import Keeper
@@ -37,6 +37,7 @@ class Sleeper:
     """A service that is a process, and that dies when a cell asks it to."""
 
     shares_device = False
+    start_s = 0.0
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,6 +54,16 @@ class Sleeper:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+class Slow(Sleeper):
+    """Takes longer to start than a cell may take."""
+
+    start_s = 20.0
+
+    def start(self) -> Mapping[str, Any]:
+        time.sleep(1.0)
+        return super().start()
 
 
 class NotThere(Sleeper):
@@ -95,7 +106,7 @@ def pieces(monkeypatch: pytest.MonkeyPatch, service: type[Sleeper], folder: Path
 
 
 def done_by(work: parent._CellWork, numbers: int) -> list[Done]:
-    with Crew(work, size=2, patience=lambda _: 20.0, ending=work.end) as crew:
+    with Crew(work, size=2, patience=work.patience, ending=work.end) as crew:
         return list(crew.do(range(numbers), lambda _: None))
 
 
@@ -109,6 +120,14 @@ def test_each_worker_has_a_service_of_its_own_and_a_new_one_where_it_died(monkey
     assert sorted(len(services) for services in used.values()) in ([1, 1], [1, 2])  # the last cell of a worker may have ended its service
     assert len(set.union(*used.values())) == sum(len(services) for services in used.values())
     assert os.getpid() not in used
+
+
+def test_the_start_of_a_service_is_no_part_of_a_cell_s_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(crew, "_GRACE_S", 0.2)
+    work = pieces(monkeypatch, Slow, tmp_path)
+    cells = [dataclasses.replace(cell, limits=dataclasses.replace(cell.limits, timeout_s=0.3)) for cell in PLAN.cells]
+    work._order = dataclasses.replace(work._order, cells=tuple(cells))
+    assert [done.problem for done in done_by(work, 2)] == [None, None]
 
 
 def test_no_service_stays_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

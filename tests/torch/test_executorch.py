@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,8 @@ pytest.importorskip("executorch")
 
 from hwmatrix.errors import CellFailure, UnsupportedError  # noqa: E402 - after the checks that its package is there
 from hwmatrix.measure.divergence import locate  # noqa: E402 - as above
-from hwmatrix.records import Origin  # noqa: E402 - as above
+from hwmatrix.models.outputs import flatten_outputs  # noqa: E402 - as above
+from hwmatrix.records import Origin, Preparation  # noqa: E402 - as above
 from hwmatrix.targets.executorch import in_float, lowering, runtime, trace  # noqa: E402 - as above
 from hwmatrix.targets.executorch.in_float import GraphInFloat  # noqa: E402 - as above
 
@@ -45,65 +46,59 @@ def model_of(forward: Callable[..., Any]) -> Callable[[], Any]:
 IDS = {"input_ids": torch.tensor([[1, 5, 2, 7]])}
 
 
-def made(forward: Callable[..., Any]) -> tuple[Any, Any, Any]:
+def made(forward: Callable[..., Any], *, rewrite: bool = False) -> tuple[Any, Any, Any]:
     """The exported and the lowered model, and its own result."""
     load = model_of(forward)
-    exported, lowered = lowering.make(load, IDS, only="torch")
+    exported, lowered = lowering.make(load, IDS, only="torch", rewrite=rewrite)
     with torch.no_grad():
         return exported, lowered, load()(**IDS)["result"]
 
 
-@pytest.mark.parametrize("shortcut", ["sharing_sources", "compiling_what_is_read", "_printing_modules_only"])
-@pytest.mark.parametrize("samples", [(), (IDS,)], ids=["float32", "a8w8"])
-def test_a_program_is_the_same_without_each_shortcut(monkeypatch: pytest.MonkeyPatch, shortcut: str, samples: Any) -> None:
-    def lowered() -> bytes:
-        found: bytes = lowering.make(model_of(torch.relu), IDS, only="torch", samples=samples)[1].data
-        return found
+def lowered_by_executorch(model: Any) -> bytes:
+    """The program that ExecuTorch's documentation makes of a model ("Model Export and Lowering")."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
 
-    short = lowered()
-    monkeypatch.setattr(lowering, shortcut, contextlib.nullcontext)
-    assert short == lowered()
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, given: dict[str, Any]) -> Any:
+            return flatten_outputs(self.inner(**given))
+
+    with torch.no_grad():
+        program = torch.export.export(Flat().eval(), (dict(IDS),))
+    made: bytes = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()]).to_executorch().buffer
+    return made
 
 
-@pytest.mark.parametrize("samples", [(), (IDS,)], ids=["float32", "a8w8"])
-def test_a_constant_is_copied_for_delegates_without_a_check_of_its_own_and_the_program_is_the_same(
-    monkeypatch: pytest.MonkeyPatch, samples: Any
-) -> None:
-    from executorch.exir.backend import utils
+def bert() -> Any:
+    import transformers
 
-    weight = torch.linspace(-1.0, 2.0, 64).reshape(8, 8)
-    check, copy = torch.export.ExportedProgram._validate, utils.duplicate_constant_node
-    checks: list[bool] = []
-    copying: list[str] = []
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(**sizes, max_position_embeddings=8, hidden_act="gelu_pytorch_tanh", attn_implementation="eager")
+    return transformers.BertModel(config).eval()
 
-    def twice(value: Any) -> Any:
-        return torch.nn.functional.linear(torch.cumsum(torch.nn.functional.linear(value, weight), 1), weight)
 
-    def checked(program: Any) -> None:
-        checks.append(bool(copying))
-        check(program)
+@pytest.mark.parametrize("function", [torch.relu, functools.partial(torch.nn.functional.gelu, approximate="tanh"), torch.cumsum])
+def test_the_program_is_that_of_executorch_s_own_calls(function: Any) -> None:
+    load = model_of(lambda values: function(values, 1) if function is torch.cumsum else function(values))
+    exported, lowered = lowering.make(load, IDS, only="torch")
+    assert lowered.data == lowered_by_executorch(load())
+    assert exported.prepared.preparation == (Preparation.TORCH_EXPORT, Preparation.FIXED_SHAPES)
 
-    def copied(program: Any, constant: str) -> Any:
-        copying.append(constant)
-        try:
-            return copy(program, constant)
-        finally:
-            copying.clear()
 
-    def lowered() -> Any:
-        checks.clear()
-        return lowering.make(model_of(twice), IDS, only="torch", samples=samples)[1]
+def test_the_program_is_that_of_transformers_own_exporter() -> None:
+    from transformers.exporters.configs import ExecutorchConfig
+    from transformers.exporters.exporter_executorch import ExecutorchExporter
 
-    monkeypatch.setattr(torch.export.ExportedProgram, "_validate", checked)
-    monkeypatch.setattr(utils, "duplicate_constant_node", copied)
-    short = lowered()
-    assert short.delegates == 2
-    assert checks
-    assert not any(checks)
-    assert utils.duplicate_constant_node is copied, "as it was"
-    monkeypatch.setattr(lowering, "_checking_copies_together", contextlib.nullcontext)
-    assert short.data == lowered().data
-    assert any(checks), "by itself, it checks after each copy"
+    exporter: Any = ExecutorchExporter
+    program, _ = exporter().export_program(bert(), dict(IDS), ExecutorchConfig(backend="xnnpack"))
+    exported, lowered = lowering.make(bert, IDS)
+    assert lowered.data == program.buffer
+    assert exported.prepared.preparation == (Preparation.TRANSFORMERS_EXPORT, Preparation.FIXED_SHAPES)
 
 
 def test_samples_are_observed_without_the_exporter_s_patches_and_give_the_same_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,32 +116,10 @@ def test_samples_are_observed_without_the_exporter_s_patches_and_give_the_same_p
     assert seen
     assert all(seen)
     seen.clear()
-    with lowering.patched():
+    with lowering.repaired("transformers"):
         assert found == lowering.make(model_of(torch.relu), IDS, only="torch", samples=samples)[1].data
     assert seen
     assert not any(seen), "the exporter still replaces it"
-
-
-def test_shortcuts_end_with_the_lowering_and_its_graphs_can_still_be_called_and_printed() -> None:
-    from torch.fx.traceback import NodeSource
-
-    before, text = torch.fx.GraphModule.recompile, torch.fx.GraphModule.__str__
-    exported, _, expected = made(torch.relu)
-    assert "__deepcopy__" not in vars(NodeSource), "as it was"
-    assert torch.fx.GraphModule.recompile is before
-    assert torch.fx.GraphModule.__str__ is text
-    assert "_code" not in vars(torch.fx.GraphModule)
-    module = exported.program.module()
-    assert "embedding" in module.code
-    torch.testing.assert_close(exported.named(torch.utils._pytree.tree_leaves(module(IDS)))["result"], expected)
-
-
-def test_a_graph_as_text_is_its_modules_while_it_is_lowered() -> None:
-    module = torch.fx.symbolic_trace(torch.nn.ReLU())
-    with lowering._printing_modules_only():
-        assert str(module) == repr(module)
-        assert "torch.nn.functional.relu" not in str(module)
-    assert "torch.nn.functional.relu" in str(module), "as it was"
 
 
 def test_xnnpack_takes_what_it_can_and_the_rest_is_named() -> None:
@@ -167,24 +140,31 @@ def test_xnnpack_takes_what_it_can_and_the_rest_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("forward", "without"),
+    ("forward", "without", "replaced"),
     [
-        (lambda values: torch.nn.functional.gelu(values, approximate="tanh"), "gelu.default"),
-        (lambda values: torch.softmax(values - values.max(dim=-1, keepdim=True).values, -1), "max.dim"),
-        (lambda values: values + (torch.round(values * 4).long() % 3), "remainder"),
+        (lambda values: torch.nn.functional.gelu(values, approximate="tanh"), "gelu.default", "gelu"),
+        (lambda values: torch.softmax(values - values.max(dim=-1, keepdim=True).values, -1), "max.dim", "softmax of differences"),
+        (lambda values: values + (torch.round(values * 4).long() % 3), "remainder", "remainder"),
+        (lambda values: values.view(1, 2, 2, 8).max(dim=1).values, None, "max"),
+        (lambda values: torch.cat([torch.sort(values).values, values.argsort(-1).float()], -1), "sort", "argsort"),
     ],
 )
-def test_what_it_computes_wrongly_is_said_otherwise(forward: Callable[..., Any], without: str) -> None:
-    exported, lowered, expected = made(forward)
-    assert not any(without in name for name in (*lowered.delegated, *lowered.kernels))
+def test_operators_are_replaced_on_request_alone_and_named(forward: Callable[..., Any], without: str | None, replaced: str) -> None:
+    exported, lowered, expected = made(forward, rewrite=True)
+    assert without is None or not any(without in name for name in (*lowered.delegated, *lowered.kernels))
     result = runtime.Program(lowered.data, kernels=lowered.kernels).run(exported.values(IDS))
     torch.testing.assert_close(exported.named(result)["result"], expected, rtol=1e-5, atol=1e-6)
+    assert Preparation.REPLACED_OPERATORS in exported.prepared.preparation
+    assert replaced in exported.prepared.replaced
+    before = lowering._by_torch(model_of(forward)(), IDS, fixed=())
+    assert str(before.program.graph) != str(exported.program.graph)
+    assert not any(step.changes_model for step in before.prepared.preparation)
 
 
-def test_a_maximum_of_four_dimensions_that_removes_its_axis_is_lowered() -> None:
-    exported, lowered, expected = made(lambda values: values.view(1, 2, 2, 8).max(dim=1).values)
-    result = runtime.Program(lowered.data, kernels=lowered.kernels).run(exported.values(IDS))
-    torch.testing.assert_close(exported.named(result)["result"], expected)
+def test_a_model_without_anything_to_replace_says_so() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        made(torch.relu, rewrite=True)
+    assert caught.value.error_type == "nothing_to_rewrite"
 
 
 def test_an_operator_outside_the_core_set_is_named() -> None:
@@ -193,17 +173,11 @@ def test_an_operator_outside_the_core_set_is_named() -> None:
     assert caught.value.needs == ("aten::lgamma.default",)
 
 
-def test_an_order_is_made_of_the_largest() -> None:
-    exported, lowered, expected = made(lambda values: torch.cat([torch.sort(values).values, values.argsort(-1).float()], -1))
-    result = runtime.Program(lowered.data, kernels=lowered.kernels).run(exported.values(IDS))
-    torch.testing.assert_close(exported.named(result)["result"], expected)
-
-
 def test_an_operator_without_a_kernel_is_named() -> None:
-    _, lowered, _ = made(lambda values: values + torch.randn_like(values))
+    _, lowered, _ = made(lambda values: torch.sort(values).values)
     with pytest.raises(UnsupportedError) as caught:
         runtime.Program(lowered.data, kernels=lowered.kernels)
-    assert caught.value.needs == ("aten::randn_like.out",)
+    assert caught.value.needs == ("aten::sort.values",)
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:4] + b"ET99" + data[8:], lambda data: data[: len(data) // 2]])
@@ -245,8 +219,9 @@ def test_a_quantized_program_rounds_as_its_samples_show_and_keeps_its_integers()
 
     samples = [{"input_ids": torch.randint(0, 16, (1, 4), generator=torch.Generator().manual_seed(seed))} for seed in range(8)]
     load = lambda: Shifted().eval()  # noqa: E731 - as lowering takes it
-    exported, lowered = lowering.make(load, IDS, only="torch", samples=samples)
-    assert "quantized by PT2E from 8 inputs" in exported.method
+    exported, lowered = lowering.make(load, IDS, only="torch", samples=samples, rewrite=True)
+    assert exported.prepared.preparation[-1] == Preparation.KEPT_INTEGERS
+    assert "quantized by PT2E from 8 inputs" in exported.prepared.method
     assert lowered.delegated["quantized_decomposed.quantize_per_tensor.default"] >= 2
     with torch.no_grad():
         expected = load()(**IDS)["result"]
@@ -281,7 +256,7 @@ def test_positions_that_are_put_together_stay_integers() -> None:
         def forward(self, input_ids: Any) -> dict[str, Any]:
             return {"result": torch.cat([self.linear(self.table(torch.cat([input_ids, input_ids + 1], -1)))] * 2, -1)}
 
-    exported, lowered = lowering.make(lambda: Twice().eval(), IDS, only="torch", samples=[IDS])
+    exported, lowered = lowering.make(lambda: Twice().eval(), IDS, only="torch", samples=[IDS], rewrite=True)
     found = exported.named(runtime.Program(lowered.data, kernels=lowered.kernels).run(exported.values(IDS)))["result"]
     with torch.no_grad():
         expected = Twice().eval()(**IDS)["result"]

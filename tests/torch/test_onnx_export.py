@@ -16,6 +16,7 @@ from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, export_all, exp
 from hwmatrix.models.onnx_exporters import EXPORTERS, TORCH, TRANSFORMERS
 from hwmatrix.models.types import model_types
 from hwmatrix.records import Isolation, ModelPlan, Size
+from hwmatrix.targets.onnx.rewriting import rewritten
 
 if TYPE_CHECKING:
     from hwmatrix.models.bundle import Bundle
@@ -113,7 +114,7 @@ def test_what_follows_from_a_grid_is_a_constant_of_the_graph(name: str, fixed: s
 
 
 @pytest.mark.parametrize("exporter", [TRANSFORMERS, TORCH])
-def test_a_squeeze_of_an_axis_longer_than_one_changes_nothing(exporter: str, cache: Path) -> None:
+def test_a_squeeze_of_an_axis_longer_than_one_is_replaced_on_request(exporter: str, cache: Path, tmp_path: Path) -> None:
     """parakeet_tdt squeezes an axis of 16; onnxscript's conversion of that is no valid graph."""
     import onnx
     from onnx.reference import ReferenceEvaluator
@@ -121,7 +122,10 @@ def test_a_squeeze_of_an_axis_longer_than_one_changes_nothing(exporter: str, cac
     bundle = bundles.find_or_build(of_type("parakeet_tdt"), cache)
     export = export_one(bundle, cache, exporter)
     assert isinstance(export, OnnxExport), export
-    assert (export.kept_axes, export.corrected) == (1, ", squeezes of longer axes left out")
+    with pytest.raises(onnx.shape_inference.InferenceError):
+        onnx.checker.check_model(onnx.load(export.path), full_check=True)
+    (export,) = rewritten([export], tmp_path, constants={})
+    assert export.prepared.replaced == ("Squeeze",)
     model = onnx.load(export.path)
     onnx.checker.check_model(model, full_check=True)
     inputs, expected = bundle.input_arrays(), bundle.expected_arrays()

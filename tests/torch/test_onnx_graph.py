@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwmatrix.models.onnx_graph import fit, keep_longer_axes, name_outputs, output_names
+from hwmatrix.models.onnx_graph import fit, name_outputs, output_names
+from hwmatrix.targets.onnx.rewriting import keep_longer_axes
 
 pytestmark = pytest.mark.torch
 

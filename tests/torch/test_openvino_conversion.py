@@ -107,7 +107,8 @@ inputs = {"x": torch.arange(2.0), "sizes": torch.tensor([3])}
 for way in (by_exporter, convert):
     converted = way(Repeated(), inputs)
     compiled = openvino.Core().compile_model(converted.program, "CPU")
-    print(converted.method, converted.output_names, [port.get_any_name() for port in compiled.inputs], compiled([inputs["x"].numpy()])[0])
+    ports = [port.get_any_name() for port in compiled.inputs]
+    print(converted.prepared.method, converted.output_names, ports, compiled([inputs["x"].numpy()])[0])
 """
 """A model that depends on its data, which an export cannot follow and a trace does, with an operator that OpenVINO lacks; and one that
 depends on its sizes alone."""

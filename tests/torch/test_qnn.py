@@ -12,7 +12,8 @@ import pytest
 
 from hwmatrix.errors import CellFailure, UnavailableError, UnsupportedError
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure
-from hwmatrix.records import Dtype, Settings
+from hwmatrix.records import Dtype, Preparation, Settings
+from hwmatrix.records.vocabulary import exported_by
 
 pytestmark = pytest.mark.torch
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
@@ -109,16 +110,25 @@ def test_norms_over_several_matrices_are_right_on_the_htp(tmp_path: Path) -> Non
     from onnx.reference import ReferenceEvaluator
 
     from hwmatrix.targets.qnn import values as qnn_values
-    from hwmatrix.targets.qnn.graph import make_graph
 
     path = norm_graph(tmp_path, scale_first=True, shape=(8, 16, 4))
-    (tmp_path / "made").mkdir()
-    made = make_graph(export("torch", path), tmp_path / "made", dtype=Dtype.FLOAT16, samples=())
+    made = rewritten_graph(path, tmp_path / "made", Dtype.FLOAT16, ())
     x = np.random.default_rng(0).normal(size=(8, 16, 4)).astype(np.float32)
     expected = ReferenceEvaluator(onnx.load(path)).run(None, {"x": x})[0]
     found = qnn_values.read_apart(made.path, {"x": x}, ["y"], soc_model=57, threads=1)["y"]
     seen = np.arange(4) != 1  # the mask takes the second column
     assert relative_error(found[..., seen], expected[..., seen]) < 2e-3
+
+
+def rewritten_graph(path: Path, folder: Path, dtype: Dtype, samples: Any = ()) -> Any:
+    """The graph of a cell whose operators are replaced."""
+    from hwmatrix.targets.onnx.rewriting import rewritten
+    from hwmatrix.targets.qnn.graph import CONSTANTS, OPERATORS, make_graph
+
+    folder.mkdir()
+    constants = {} if dtype is Dtype.FLOAT16 else CONSTANTS
+    (changed,) = rewritten([export("torch", path)], folder, operators=OPERATORS, constants=constants)
+    return make_graph(changed, folder, dtype=dtype, samples=samples)
 
 
 def plain_norm(folder: Path, *, size: float, shape: tuple[int, ...]) -> Path:
@@ -180,12 +190,10 @@ def test_norms_without_a_scale_are_right_on_the_htp(tmp_path: Path, dtype: Dtype
     from onnx.reference import ReferenceEvaluator
 
     from hwmatrix.targets.qnn import values as qnn_values
-    from hwmatrix.targets.qnn.graph import make_graph
 
     path, random = plain_norm(tmp_path, size=0.03, shape=(1, 16, 4, 16)), np.random.default_rng(6)
-    (tmp_path / "made").mkdir()
     samples = [{"x": random.normal(size=(1, 16, 4, 16)).astype(np.float32)} for _ in range(8)]
-    made = make_graph(export("torch", path), tmp_path / "made", dtype=dtype, samples=samples)
+    made = rewritten_graph(path, tmp_path / "made", dtype, samples)
     expected = ReferenceEvaluator(onnx.load(path)).run(None, samples[0])[0]
     found = qnn_values.read_apart(made.path, samples[0], ["y"], soc_model=57, threads=1)["y"]
     assert relative_error(found, expected) < tolerance
@@ -223,11 +231,9 @@ def test_exponents_are_raised_without_another_result(tmp_path: Path) -> None:
 def test_large_negative_exponents_are_right_on_the_htp_only_if_raised(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     from hwmatrix.targets.qnn import values as qnn_values
-    from hwmatrix.targets.qnn.graph import make_graph
 
     path = graph_of(tmp_path / "exp.onnx", "Exp", given=(4, 64), made=(4, 64))
-    (tmp_path / "made").mkdir()
-    made = make_graph(export("torch", path), tmp_path / "made", dtype=Dtype.FLOAT16, samples=())
+    made = rewritten_graph(path, tmp_path / "made", Dtype.FLOAT16, ())
     x = np.linspace(-400.0, 4.0, 256).astype(np.float32).reshape(4, 64)
     found = {graph: qnn_values.read_apart(graph, {"x": x}, ["y"], soc_model=57, threads=1)["y"] for graph in (path, made.path)}
     assert np.abs(found[path] - np.exp(x)).max() > 1e4
@@ -327,17 +333,30 @@ def test_masks_are_raised_and_other_constants_are_not(tmp_path: Path) -> None:
     assert raise_masks(model) == 0
 
 
-def test_the_float16_graph_keeps_masks_and_the_export_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT16, Dtype.A16W8])
+def test_by_default_the_htp_gets_the_operators_of_the_export(tmp_path: Path, dtype: Dtype) -> None:
     import onnx_ir
 
     from hwmatrix.targets.qnn.graph import make_graph
 
     path = norm_graph(tmp_path, scale_first=True)
+    samples = [{"x": np.ones((2, 16, 4), np.float32)}]
+    given = export("torch", path)
+    made = make_graph(given, tmp_path, dtype=dtype, samples=samples)
+    quantization = {"QuantizeLinear", "DequantizeLinear"}
+    kinds = [{node.op_type for node in onnx_ir.load(each).graph} - quantization for each in (path, made.path)]
+    assert kinds[1] <= kinds[0]
+    assert made.prepared.preparation == given.prepared.preparation == (Preparation.TORCH_EXPORT, Preparation.FIXED_SHAPES)
+
+
+def test_the_float16_graph_keeps_masks_and_the_export_is_left_alone(tmp_path: Path) -> None:
+    import onnx_ir
+
+    path = norm_graph(tmp_path, scale_first=True)
     before = path.read_bytes()
-    (tmp_path / "made").mkdir()
-    made = make_graph(export("torch", path), tmp_path / "made", dtype=Dtype.FLOAT16, samples=())
+    made = rewritten_graph(path, tmp_path / "made", Dtype.FLOAT16, ())
     assert path.read_bytes() == before
-    assert made.steps == ("torch ONNX export", "RMS norms fused over rows")
+    assert made.prepared.replaced == ("RMS norm",)
     mask = onnx_ir.load(made.path).graph.initializers["mask"].const_value
     assert mask is not None
     assert mask.numpy().min() == FLOAT_MIN
@@ -431,7 +450,7 @@ def target(monkeypatch: pytest.MonkeyPatch, **sessions: Session | Exception) -> 
         return found
 
     monkeypatch.setattr(made, "session", session)
-    monkeypatch.setattr(qnn, "make_graph", lambda given, *_, **__: QnnGraph(path=Path(given.exporter), steps=(f"by {given.exporter}",)))
+    monkeypatch.setattr(qnn, "make_graph", lambda given, *_, **__: QnnGraph(path=Path(given.exporter), prepared=given.prepared))
     return made
 
 
@@ -441,17 +460,17 @@ X = {"x": np.ones(2, np.float32), "unused": np.ones(1)}
 @pytest.mark.parametrize(
     ("sessions", "kept", "share"),
     [
-        ({"transformers": HALF, "torch": WHOLE}, "by torch", 1.0),
-        ({"transformers": HALF, "torch": THIRD}, "by transformers", 0.5),
-        ({"transformers": HALF, "torch": HALF}, "by transformers", 0.5),
-        ({"transformers": WHOLE, "torch": RuntimeError("never tried")}, "by transformers", 1.0),
-        ({"transformers": RuntimeError("Failed to finalize"), "torch": THIRD}, "by torch", 1 / 3),
-        ({"transformers": NOTHING}, "by transformers", 0.0),
+        ({"transformers": HALF, "torch": WHOLE}, "torch", 1.0),
+        ({"transformers": HALF, "torch": THIRD}, "transformers", 0.5),
+        ({"transformers": HALF, "torch": HALF}, "transformers", 0.5),
+        ({"transformers": WHOLE, "torch": RuntimeError("never tried")}, "transformers", 1.0),
+        ({"transformers": RuntimeError("Failed to finalize"), "torch": THIRD}, "torch", 1 / 3),
+        ({"transformers": NOTHING}, "transformers", 0.0),
     ],
 )
 def test_the_better_placed_export_is_kept(monkeypatch: pytest.MonkeyPatch, sessions: dict[str, Any], kept: str, share: float) -> None:
     made = target(monkeypatch, **sessions)
-    assert made.prepare(X) == kept
+    assert made.prepare(X).preparation[0] == exported_by(kept)
     assert made.placement().on_target == pytest.approx(share)
 
 

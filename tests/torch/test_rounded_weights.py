@@ -17,7 +17,8 @@ from hwmatrix.matrix.plan import model_plan
 from hwmatrix.measure.verdict import A_STEP
 from hwmatrix.models.bundle import find_or_build
 from hwmatrix.models.calibration import require_ranges
-from hwmatrix.records import Dtype, Settings, Size
+from hwmatrix.models.onnx_export import OnnxExport
+from hwmatrix.records import Dtype, Preparation, Settings, Size
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -475,10 +476,11 @@ def test_scales_have_the_shape_of_their_zero_points(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("between", "renamed"), [("val_10", True), ("val_20", False)])
-def test_a_bias_of_several_products_is_copied_under_a_name_of_its_own(tmp_path: Path, between: str, *, renamed: bool) -> None:
+def test_a_bias_whose_copy_takes_another_name_is_renamed_on_request(tmp_path: Path, between: str, *, renamed: bool) -> None:
     """ONNX Runtime's tool calls the copy of ``val_1`` ``val_10``, which may be the value between the products."""
     from onnx import TensorProto, helper, numpy_helper, save
 
+    from hwmatrix.targets.onnx.rewriting import CONSTANTS, rewritten
     from hwmatrix.targets.onnx.weights import reduced
 
     tensors = {"w": RANDOM.normal(size=(32, 32)), "v": RANDOM.normal(size=(32, 32)), "val_1": RANDOM.normal(size=32)}
@@ -495,9 +497,16 @@ def test_a_bias_of_several_products_is_copied_under_a_name_of_its_own(tmp_path: 
     )
     path = tmp_path / "model.onnx"
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
-    made = reduced(path, tmp_path, Dtype.A8W8, [{"x": X}])
+    export = OnnxExport(exporter="torch", path=path, inputs=("x",), outputs=("y",), opset=20, seconds=1.0)
+    if renamed:
+        (export,) = rewritten([export], tmp_path, constants=CONSTANTS)
+        assert Preparation.RENAMED_CONSTANTS in export.prepared.preparation
+    else:
+        with pytest.raises(UnsupportedError) as caught:
+            rewritten([export], tmp_path, constants=CONSTANTS)
+        assert caught.value.error_type == "nothing_to_rewrite"
+    made = reduced(export.path, tmp_path, Dtype.A8W8, [{"x": X}])
     assert 1e-3 < apart(ran(made.path), ran(path)) < 0.05
-    assert made.how.endswith("shared constants renamed") == renamed
 
 
 def test_onnx_runtime_names_a_width_that_16_does_not_divide(tmp_path: Path) -> None:
@@ -553,7 +562,7 @@ def test_a_device_of_pytorch_gets_the_rounded_weights_only(dtype: Dtype, monkeyp
     target._model = model
     monkeypatch.setattr(model, "to", lambda _device: moved.append(integers.told(model)) or model)
     plain = model(torch.from_numpy(X))["y"].detach().numpy()
-    assert target.prepare({"x": X}).endswith(f"torchao {integers.CONFIGURATIONS[dtype]}: 1 linear layers")
+    assert target.prepare({"x": X}).method.endswith(f"torchao {integers.CONFIGURATIONS[dtype]}: 1 linear layers")
     assert moved == ["1 linear layers of int8 weights, 0 of float32 weights"]
     rounded = target.outputs(target.run())["y"]
     assert target.placement().detail.endswith(moved[0])

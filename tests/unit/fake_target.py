@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import factory_plans as make
 import numpy as np
 
-from hwmatrix.records import Dtype, MeasureRule, NoiseFloor, Placement, Tolerance
+from hwmatrix.records import Dtype, MeasureRule, NoiseFloor, Placement, Prepared, Tolerance
 from hwmatrix.runner import cell
 from hwmatrix.runner.job import CellJob
 
@@ -49,10 +49,10 @@ class FakeTarget:
         self.called("load")
         return 1
 
-    def prepare(self, _inputs: Any) -> str:
+    def prepare(self, _inputs: Any) -> Prepared:
         """Nothing to prepare."""
         self.called("prepare")
-        return "made by hand"
+        return Prepared(method="made by hand")
 
     def precision(self) -> None:
         """Not reported."""

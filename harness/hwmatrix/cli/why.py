@@ -161,6 +161,9 @@ def _measurement_lines(cell: CellRow) -> Iterator[tuple[str, str]]:
     if cell.inputs:
         only = ": only the text path of a model that accepts more" if cell.text_path else ""
         yield (f"  given:      {plain(', '.join(cell.inputs))}{only}", "")
+    if cell.preparation:
+        replaced = f"; operators replaced: {', '.join(cell.replaced)}" if cell.replaced else ""
+        yield (f"  prepared:   {', '.join(cell.preparation)}{plain(replaced)}", "")
     if cell.on_target is not None:
         yield (f"  placement:  {numbers.percent(cell.on_target)} on the target; {plain(cell.placement_detail or '')}", "")
     compiled = compilation.sentence(cell)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,9 +17,8 @@ from hwmatrix.generate.model_code import ModelCode, model_code
 from hwmatrix.generate.rendering import render
 from hwmatrix.knowledge.measured_cell import MeasuredCell, find_cell
 from hwmatrix.models.build import RECIPE
-from hwmatrix.models.onnx_export import KEPT_AXES
-from hwmatrix.records import RUNTIME_S_THREADS, Backend, Dtype, Execution, Size, Status
-from hwmatrix.records.backends import Memory, descriptor_of
+from hwmatrix.records import RUNTIME_S_THREADS, Backend, Dtype, Execution, Preparation, Size, Status
+from hwmatrix.records.backends import Memory, OnnxUse, descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -261,11 +259,8 @@ def _notes(cell: MeasuredCell, kind: str, code: ModelCode) -> list[str]:
         notes.append(
             "The runtime comes from npm: npm install onnxruntime-web. The script serves a page and waits until a browser has run it."
         )
-    if kind == "executorch":
-        notes.append(
-            "hwmatrix rewrites a few operators before it exports, which ExecuTorch computes wrongly or not at all; this script does not, "
-            "so it may fail at one of them first: hwmatrix's docs/targets/executorch.md lists them."
-        )
+    if any(Preparation(step).changes_model for step in cell.preparation or ()):
+        notes.append("hwmatrix changed the model before it ran it, as the target's option `rewrite` says; this script does not.")
     if cell.status is Status.CRASH:
         notes.append(_CRASHED)
     if cell.model.weights != RECIPE and code.built is None and code.diffuser is None and not cell.model.hub_id:
@@ -298,7 +293,7 @@ def _torch_values(cell: MeasuredCell) -> dict[str, Any]:
 
 
 def _openvino(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
-    converted = (cell.method or "").startswith("openvino.convert_model") or cell.error_type == "unsupported_operator"
+    converted = Preparation.TRACE in (cell.preparation or ()) or cell.error_type == "unsupported_operator"
     return {**_plugin_values(cell), "attention": _attention(cell, code), "exporter": "openvino" if converted else "transformers"}
 
 
@@ -317,49 +312,30 @@ def _plugin_values(cell: MeasuredCell) -> dict[str, Any]:
     return {"device": device, "hinted": hinted, "config": config}
 
 
-def _export(cell: MeasuredCell) -> dict[str, Any]:
-    """Which exporter made the graph (if none did, torch's own, which most people know), and whether its graph may need the correction."""
-    corrected = cell.method is None or KEPT_AXES in cell.method
-    found = re.search(r"(transformers|torch) ONNX export|by the (transformers|torch) exporter", cell.method or "")
-    if found:
-        return {"exporter": found[1] or found[2], "corrected": corrected}
-    return {"exporter": "torch" if cell.error_type in _WITHOUT_GRAPH else "transformers", "corrected": corrected}
-
-
-def _renamed(cell: MeasuredCell) -> bool:
-    """Whether shared constants were renamed for the quantizer, or may need it since the cell ended before it recorded its method."""
-    return cell.method is None or "shared constants renamed" in cell.method
+def _export(cell: MeasuredCell) -> str:
+    """Which exporter made the graph. If none made an ONNX graph, torch's own, which most people know."""
+    descriptor = descriptor_of(cell.target.backend)
+    chosen = descriptor.export_of(cell.preparation) or cell.target.options.get("export")
+    no_graph = descriptor.onnx is not OnnxUse.NONE and cell.error_type in _WITHOUT_GRAPH
+    return str(chosen or ("torch" if no_graph else "transformers"))
 
 
 def _onnxruntime(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
-    return {**_export(cell), "renamed": cell.settings.dtype is Dtype.A8W8 and _renamed(cell)}
+    return {"exporter": _export(cell)}
 
 
 def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
-    """The preparation steps that ``method`` names; all possible ones if the cell ended before it recorded its method."""
-    quantized = cell.settings.dtype in {Dtype.A16W8, Dtype.A8W8}
-    method = cell.method
     return {
-        **_export(cell),
+        "exporter": _export(cell),
         "soc_model": int(cell.target.options.get("soc_model", _QNN_SOC_MODEL)),
-        "fused": method is None or "RMS norms fused" in method,
-        "over_rows": method is None or "RMS norms fused over rows" in method,  # earlier versions fused them without the reshape
-        "gathered": method is None or "rows taken by Gather" in method,
-        "divided": method is None or "reciprocals as divisions" in method,
-        "floored": method is None or "exponents raised" in method,
-        "pooled": method is None or "pooled globally" in method,
-        "raised": quantized and (method is None or "masks raised" in method),
-        "renamed": quantized and _renamed(cell),
-        "quantized": quantized,
+        "quantized": cell.settings.dtype in {Dtype.A16W8, Dtype.A8W8},
         "activations": "QUInt16" if cell.settings.dtype is Dtype.A16W8 else "QUInt8",
     }
 
 
 def _executorch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
-    """By the export that ``method`` names; by that of transformers if the cell ended before it recorded one."""
-    exporter = descriptor_of(cell.target.backend).export_of(cell.method) or cell.target.options.get("export") or "transformers"
-    constant = cell.method is None or "with constant" in cell.method
-    return {"exporter": exporter, "attention": _eager(code), "constant": constant}
+    constant = cell.preparation is None or Preparation.CONSTANT_INPUTS in cell.preparation
+    return {"exporter": _export(cell), "attention": _eager(code), "constant": constant}
 
 
 def _browser(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:

@@ -37,14 +37,14 @@ class _Ended:
     status: Status
     error_type: str | None
     message: str | None
-    method: str | None
+    preparation: tuple[str, ...] | None
     tried: list[tuple[Change, _Ended]] = dataclasses.field(default_factory=list)
 
     def short_of_memory(self, backend: str) -> bool:
         return short_of_memory(self.status, self.error_type, self.message, hardware=backend)
 
 
-_NOT_RUN: Final = _Ended(status=Status.NOT_RUN, error_type=None, message=None, method=None)
+_NOT_RUN: Final = _Ended(status=Status.NOT_RUN, error_type=None, message=None, preparation=None)
 _Place = tuple[str, "Size", str, "Settings"]
 """A cell without its key: model, size, target, settings."""
 
@@ -131,13 +131,15 @@ def _next(plan: Plan, cell: CellPlan, ends: Mapping[str, _Ended], planned: Mappi
         short_of_memory=end.short_of_memory(backend),
         batch=cell.settings.batch,
         dtype=cell.settings.dtype,
-        export=descriptor.export_of(end.method),
+        export=descriptor.export_of(end.preparation),
         exports=() if cell.settings.new_tokens else descriptor.exports,  # generation has one export
+        rewrites=descriptor.rewrites,
         precisions=tuple(dtype for dtype in descriptor.precisions if dtype in plan.tolerances),
     )
     tried = [Attempt(change=change, short_of_memory=other.short_of_memory(backend)) for change, other in end.tried]
     while (change := next_change(plan.adapt, failed, tried)) is not None:
-        key = planned.get((cell.model, cell.size, cell.target, _settings(cell, change))) if change.export is None else None
+        other = _settings(cell, change)
+        key = planned.get((cell.model, cell.size, cell.target, other)) if other != cell.settings else None
         if key is None:
             return change
         own = ends.get(key, _NOT_RUN)
@@ -157,13 +159,12 @@ def _ends(shards: Iterable[Path]) -> dict[str, _Ended]:
     rows = sorted((row for shard in shards for row in _read(shard)), key=lambda row: row["started_at"])
     ends: dict[str, _Ended] = {}
     for row in rows:
-        end = _Ended(status=Status(row["status"]), error_type=row["error_type"], message=row["message"], method=row["method"])
+        end = _Ended(status=Status(row["status"]), error_type=row["error_type"], message=row["message"], preparation=row["preparation"])
         if row["adapted_from"] is None:
             ends[row["cell_key"]] = end
         elif row["adapted_from"] in ends:
             data = json.loads(row["adaptation"])
-            dtype = Dtype(data["dtype"]) if "dtype" in data else None
-            change = Change(batch=data.get("batch"), dtype=dtype, export=data.get("export"))
+            change = Change(**data | ({"dtype": Dtype(data["dtype"])} if "dtype" in data else {}))
             ends[row["adapted_from"]].tried.append((change, end))
     return ends
 

@@ -34,7 +34,7 @@ _UNSUPPORTED_DTYPE: Final = "unsupported_dtype"
 _BY_PRECISION: Final = frozenset(
     {_UNSUPPORTED_DTYPE, PRECISION_LOSS, "group_size", "nothing_to_quantize", "missing_package", "calibration_constant"}
 )
-"""Error types that another export of the same model cannot change."""
+"""Error types that another export of the same model, or another operator, cannot change."""
 _WRONG: Final = frozenset({Status.MISMATCH, Status.UNSUPPORTED, Status.ERROR, Status.CRASH})
 """Statuses that a precision or an export may have caused."""
 
@@ -44,7 +44,7 @@ class Failed:
     """A cell that failed: how, with which batch and precision, and the alternatives of its target.
 
     ``export`` is the export method that was used, None: the cell failed before the export. ``exports`` are all export methods that can be
-    selected for the target, ``precisions`` all that it supports.
+    selected for the target, ``precisions`` all that it supports. ``rewrites``: the target can replace operators.
     """
 
     status: Status
@@ -54,6 +54,7 @@ class Failed:
     dtype: Dtype
     export: str | None = None
     exports: tuple[str, ...] = ()
+    rewrites: bool = False
     precisions: tuple[Dtype, ...] = ()
 
 
@@ -83,8 +84,9 @@ def next_change(rule: AdaptRule, failed: Failed, tried: Sequence[Attempt] = ()) 
     ==============================================  ==========================================================================
     out of memory (``oom``, ``factory_error``)      half the batch, at most ``rule.halvings`` times, while the only failure is lack of
                                                     memory; after ``oom`` then precisions with smaller weights
-    ``mismatch``, ``unsupported``, ``error``,       each other export, if the target exports; then the precisions of the rule, if the
-    ``crash``                                       cell's is not float32 or the target does not support it
+    ``mismatch``, ``unsupported``, ``error``,       each other export, if the target exports; then replaced operators, if it replaces them;
+    ``crash``                                       then the precisions of the rule, if the cell's is not float32 or the target does not
+                                                    support it
     any other                                       nothing
     ==============================================  ==========================================================================
 
@@ -110,5 +112,7 @@ def _changes(rule: AdaptRule, failed: Failed) -> Iterator[Change]:
     elif failed.status in _WRONG:
         if failed.error_type not in _BY_PRECISION and rule.export and (failed.export is not None or failed.status is Status.CRASH):
             yield from (Change(export=way) for way in failed.exports if way != failed.export)
+        if failed.error_type not in _BY_PRECISION and rule.rewrite and failed.rewrites:
+            yield Change(rewrite=True)
         if failed.dtype is not Dtype.FLOAT32 or failed.error_type == _UNSUPPORTED_DTYPE:
             yield from (Change(dtype=dtype) for dtype in precisions)

@@ -28,8 +28,9 @@ class MeasuredCell:
 
     ``output`` is the worst output, None if nothing was compared; ``versions`` are those of the target's packages,
     ``reference_versions`` those of the packages that built the model; ``again`` is the command that repeats the cell with hwmatrix.
-    ``precision`` is the requested one, with what the runtime chose in parentheses: ``default (bfloat16)``. ``failing_prompt`` is where the
-    generation of text fails first. ``also_failing`` names the other cells of the same model on the same target that failed as well.
+    ``precision`` is the requested one, with what the runtime chose in parentheses: ``default (bfloat16)``. ``preparation`` is None if the
+    cell ended before it was prepared, or in a database that lacks it. ``failing_prompt`` is where the generation of text fails first.
+    ``also_failing`` names the other cells of the same model on the same target that failed as well.
     """
 
     model: ModelPlan
@@ -43,6 +44,7 @@ class MeasuredCell:
     error_type: str | None
     message: str | None
     method: str | None
+    preparation: tuple[str, ...] | None
     placement: str | None
     output: str | None
     relative_error: float | None
@@ -184,6 +186,7 @@ def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) ->
         error_type=row["error_type"],
         message=row["message"],
         method=row["method"],
+        preparation=row["preparation"] and tuple(row["preparation"]),
         placement=row["placement_detail"],
         output=row["output"],
         relative_error=row["relative_error"],

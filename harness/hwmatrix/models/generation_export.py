@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import FactoryError, UnsupportedError
-from hwmatrix.models import exporter_shortcuts, onnx_exporters, onnx_graph, openvino_graph
+from hwmatrix.models import onnx_exporters, onnx_graph, openvino_graph
 from hwmatrix.models.onnx_graph import INPUT_PREFIX, OUTPUT_PREFIX
-from hwmatrix.records import Dtype
+from hwmatrix.records import Dtype, Preparation, Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -105,13 +105,13 @@ class Graph(Takes):
 class GenerationExport:
     """The verified graphs of a model. ``prefill`` None: ``decode`` processes prompts, too, with an empty state.
 
-    ``token`` is the argument that holds the next token. ``method`` says how the graphs were made.
+    ``token`` is the argument that holds the next token. ``prepared`` says how the graphs were made.
     """
 
     prefill: Graph | None
     decode: Graph
     token: str
-    method: str
+    prepared: Prepared
     seconds: float
 
     @property
@@ -155,7 +155,6 @@ def make_onnx(bundle: Bundle, folder: Path) -> dict[str, Any]:
         program, prepared = onnx_exporters.traced_with_any_shape(load, sample, onnx_exporters.with_any_shape, still=still)
         described = _described_onnx(program, sample, prepared)
         file = f"{component}.onnx"
-        onnx_graph.keep_longer_axes(program)
         onnx_exporters.save(program, folder / file)
         opsets.append(int(program.opset_imports[""]))
         return {"file": file, **described}
@@ -190,8 +189,7 @@ def make_openvino(bundle: Bundle, folder: Path) -> dict[str, Any]:
 
         exporter: Any = OpenVINOExporter
         config = OpenVINOConfig(dynamic=True, dynamic_shapes=axes, stateful=samples.prefill is None)
-        with exporter_shortcuts.of_tracing():
-            return exporter().export(model, given, config).program
+        return exporter().export(model, given, config).program
 
     def export(sample: Mapping[str, Any], component: str) -> dict[str, Any]:
         import openvino
@@ -262,7 +260,8 @@ def check_given(needed: Collection[str], given: Iterable[str]) -> None:
 def _fields(model: Any, graphs: Mapping[str, Any], method: str) -> dict[str, Any]:
     from hwmatrix.models import generation_calls
 
-    return {"graphs": graphs, "token": generation_calls.token_argument(model), "method": method}
+    preparation = [Preparation.TRANSFORMERS_EXPORT]
+    return {"graphs": graphs, "token": generation_calls.token_argument(model), "method": method, "preparation": preparation}
 
 
 def read(folder: Path, manifest: Mapping[str, Any]) -> GenerationExport:
@@ -282,9 +281,8 @@ def read(folder: Path, manifest: Mapping[str, Any]) -> GenerationExport:
     decode = graph(DECODE)
     if decode is None:
         raise KeyError(DECODE)
-    return GenerationExport(
-        prefill=graph(PREFILL), decode=decode, token=manifest["token"], method=manifest["method"], seconds=manifest["seconds"]
-    )
+    prepared = Prepared(method=manifest["method"], preparation=tuple(map(Preparation, manifest["preparation"])))
+    return GenerationExport(prefill=graph(PREFILL), decode=decode, token=manifest["token"], prepared=prepared, seconds=manifest["seconds"])
 
 
 def _described_onnx(program: Any, sample: Mapping[str, Any], prepared: Mapping[str, torch.Tensor]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import pydantic
 
 from hwmatrix.errors import BundleError
+from hwmatrix.records import Preparation
 
 _Count = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 _open: Final = pydantic.with_config(strict=True, extra="ignore")
@@ -186,7 +187,6 @@ class ForwardManifest(ExportManifest):
     opset: int
     seconds: float
     fixed: list[str]
-    kept_axes: _Count = 0
 
 
 @_open
@@ -196,6 +196,7 @@ class OpenVinoManifest(ExportManifest):
 
     outputs: list[str | None]
     method: str
+    preparation: list[Preparation]
     seconds: float
 
 
@@ -207,6 +208,7 @@ class GenerationManifest(ExportManifest):
     graphs: _Graphs
     token: str
     method: str
+    preparation: list[Preparation]
     seconds: float
 
     def __post_init__(self) -> None:

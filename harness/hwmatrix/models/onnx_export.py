@@ -29,7 +29,8 @@ from hwmatrix.models.folder import MANIFEST
 from hwmatrix.models.generation_export import GenerationExport
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of
 from hwmatrix.models.openvino_conversion import OpenVinoExport
-from hwmatrix.records import Status
+from hwmatrix.records import Preparation, Prepared, Status
+from hwmatrix.records.vocabulary import exported_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,8 +53,6 @@ TIMED_OUT: Final = "ExporterTimedOut"
 """The ``error_type`` of an exporter that was killed because it ran out of time."""
 OUT_OF_MEMORY: Final = "ExporterOutOfMemory"
 """The same for one that ran out of memory."""
-KEPT_AXES: Final = "squeezes of longer axes left out"
-"""How a cell's ``method`` tells that :func:`onnx_graph.keep_longer_axes` corrected the graph."""
 _OWN_LIMITS: Final = frozenset(f"{kind.__module__}.{kind.__qualname__}" for kind in (FactoryError, UnmakableError))
 _NO_CONVERSION: Final = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 """How torch.onnx (2.13) reports an operator that it cannot convert to ONNX."""
@@ -67,8 +66,8 @@ class OnnxExport:
 
     ``inputs`` are the graph's inputs, named as in the bundle; inputs that the graph does not read are left out. ``outputs`` has the
     reference's name of each output of the graph in order, or None if the reference has no such output. ``fixed`` names the constants of the
-    graph that were inputs: inputs of the bundle that describe sizes, and values that the exporter computed from the inputs. ``kept_axes``
-    counts the corrections of :func:`onnx_graph.keep_longer_axes`.
+    graph that were inputs: inputs of the bundle that describe sizes, and values that the exporter computed from the inputs. ``changed``
+    says how the graph was made if it is no longer that of the exporter.
     """
 
     exporter: str
@@ -78,12 +77,16 @@ class OnnxExport:
     opset: int
     seconds: float
     fixed: tuple[str, ...] = ()
-    kept_axes: int = 0
+    changed: Prepared | None = None
 
     @property
-    def corrected(self) -> str:
-        """What of the exporter's graph was corrected, as a further part of a cell's ``method``; empty for most graphs."""
-        return f", {KEPT_AXES}" if self.kept_axes else ""
+    def prepared(self) -> Prepared:
+        """How the graph was made."""
+        if self.changed is not None:
+            return self.changed
+        constant = (Preparation.CONSTANT_INPUTS,) if self.fixed else ()
+        steps = (exported_by(self.exporter), Preparation.FIXED_SHAPES, *constant)
+        return Prepared(method=f"{self.exporter} ONNX export, opset {self.opset}", preparation=steps)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -328,7 +331,6 @@ def read_one(bundle: Bundle, cache: Path, exporter: str) -> Export | OnnxFailure
             opset=manifest["opset"],
             seconds=manifest["seconds"],
             fixed=tuple(manifest["fixed"]),
-            kept_axes=manifest.get("kept_axes", 0),
         )
     except KeyError as error:
         raise BundleError(f"{path / MANIFEST} is broken: {error!r}", error_type="bundle_broken") from error

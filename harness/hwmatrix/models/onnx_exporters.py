@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import chain_of
 from hwmatrix.faults.catalogue import classify
-from hwmatrix.models import exporter_shortcuts, onnx_extents, onnx_graph
+from hwmatrix.models import onnx_extents, onnx_graph
 from hwmatrix.records import Dtype, Status
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _traced(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed: S
 
     exporter: Any = OnnxExporter
     sample: dict[str, Any] = dict(inputs)  # the exporter adds what it computes in advance
-    with with_extents(model, sample, fixed), _no_warnings(), exporter_shortcuts.of_onnx():
+    with with_extents(model, sample, fixed), _no_warnings():
         program = exporter().export(model, sample, OnnxConfig()).program
     return program, {name: tensor.numpy() for name, tensor in get_leaf_tensors(sample).items() if name not in inputs}
 
@@ -148,8 +148,7 @@ def with_any_shape(model: torch.nn.Module, sample: dict[str, Any], axes: dict[st
     from transformers.exporters.exporter_onnx import OnnxExporter
 
     exporter: Any = OnnxExporter
-    with exporter_shortcuts.of_onnx():
-        return exporter().export(model, sample, OnnxConfig(dynamic=True, dynamic_shapes=axes)).program
+    return exporter().export(model, sample, OnnxConfig(dynamic=True, dynamic_shapes=axes)).program
 
 
 def _with_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
@@ -171,8 +170,7 @@ def _with_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
 
     with _no_warnings(), torch.no_grad():
         names = list(flatten_outputs(model(**inputs, **options)))
-        with exporter_shortcuts.of_onnx():
-            program = torch.onnx.export(Flat().eval(), tuple(inputs.values()), dynamo=True, input_names=list(inputs), verbose=False)
+        program = torch.onnx.export(Flat().eval(), tuple(inputs.values()), dynamo=True, input_names=list(inputs), verbose=False)
     assert program is not None  # noqa: S101 - dynamo=True always returns a program
     onnx_graph.name_outputs(program.model.graph, onnx_graph.output_names(names, inputs))
     return _saved(bundle, program.model, file, prepared={})
@@ -230,10 +228,9 @@ def _saved(
     inputs = [described["name"] for described in bundle.manifest["inputs"]]
     expected = [described["name"] for described in bundle.manifest["expected"]]
     names = onnx_graph.fit(program, inputs=inputs, expected=expected, prepared=prepared)
-    kept = onnx_graph.keep_longer_axes(program)
     save(program, file)
     fixed = [*extents, *names.fixed]
-    return {"inputs": names.inputs, "outputs": names.outputs, "fixed": fixed, "kept_axes": kept, "opset": program.opset_imports[""]}
+    return {"inputs": names.inputs, "outputs": names.outputs, "fixed": fixed, "opset": program.opset_imports[""]}
 
 
 def save(program: Any, file: Path) -> None:

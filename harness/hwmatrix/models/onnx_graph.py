@@ -4,8 +4,6 @@ A graph and its bundle differ in two ways. Names in a graph are unique, so an in
 cannot both keep it. And transformers' exporter computes in advance what a model derives from the sizes of its inputs (positions from a
 grid, for example), because a graph cannot express that Python code. It adds the results to the graph as further inputs. Callers of the
 model do not have them, so they become constants, as the shapes are.
-
-One conversion is corrected (:func:`keep_longer_axes`), since ONNX Runtime rejects the graph otherwise.
 """
 
 from __future__ import annotations
@@ -103,27 +101,6 @@ def fit(program: Any, *, inputs: Collection[str], expected: Sequence[str], prepa
 def _reference_name(name: str, expected: Sequence[str]) -> str | None:
     own = name.removeprefix(OUTPUT_PREFIX)
     return next((known for known in (name, own) if known in expected), None)
-
-
-def keep_longer_axes(program: Any) -> int:
-    """Let each ``Squeeze`` of axes that are longer than 1 do nothing, as in PyTorch. Return how many an ``onnx_ir.Model`` has.
-
-    PyTorch's ``squeeze(dim)`` leaves such an axis as it is. The converter of onnxscript (0.7.2, ``aten_squeeze_dim``) does not look at its
-    length, and ONNX (operator Squeeze) calls the result an error.
-    """
-    import onnx_ir
-
-    kept = 0
-    for node in [node for node in program.graph.all_nodes() if node.op_type == "Squeeze" and len(node.inputs) > 1]:
-        shape, axes = node.inputs[0].shape, onnx_ir.convenience.get_const_tensor(node.inputs[1])
-        if shape is None or axes is None:
-            continue
-        sizes = [shape[axis] for axis in axes.numpy().flatten().tolist()]
-        if sizes and all(isinstance(size, int) and size != 1 for size in sizes):
-            node.op_type = "Identity"
-            node.resize_inputs(1)
-            kept += 1
-    return kept
 
 
 def make_constant(graph: Any, value: Any, array: np.ndarray[Any, Any]) -> None:

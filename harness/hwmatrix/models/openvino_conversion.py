@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.faults.catalogue import classify
-from hwmatrix.models import exporter_shortcuts, onnx_extents, openvino_graph
+from hwmatrix.models import onnx_extents, openvino_graph
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of, with_extents
 from hwmatrix.models.onnx_graph import OUTPUT_PREFIX
-from hwmatrix.records import Dtype, Status
+from hwmatrix.records import Dtype, Preparation, Prepared, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,16 +34,16 @@ class Converted:
 
     program: Any
     output_names: tuple[str | None, ...]
-    method: str
+    prepared: Prepared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OpenVinoExport:
-    """A verified graph in a file. ``outputs`` and ``method`` are as in :class:`Converted`."""
+    """A verified graph in a file. ``outputs`` and ``prepared`` are as in :class:`Converted`."""
 
     path: Path
     outputs: tuple[str | None, ...]
-    method: str
+    prepared: Prepared
     seconds: float
 
 
@@ -66,7 +66,11 @@ def make(bundle: Bundle, folder: Path) -> dict[str, Any]:
     openvino.save_model(converted.program, file, compress_to_fp16=False)
     if _outputs(converted.program) != _outputs(openvino.Core().read_model(file)):
         raise ValueError("the saved graph has other outputs than the converted one")
-    return {"outputs": list(converted.output_names), "method": converted.method}
+    return {
+        "outputs": list(converted.output_names),
+        "method": converted.prepared.method,
+        "preparation": list(converted.prepared.preparation),
+    }
 
 
 def _outputs(program: Any) -> list[tuple[set[str], str, str]]:
@@ -80,7 +84,8 @@ def read(folder: Path, manifest: Mapping[str, Any]) -> OpenVinoExport:
         KeyError: the manifest lacks something.
     """
     outputs = tuple(manifest["outputs"])
-    return OpenVinoExport(path=folder / MODEL_FILE, outputs=outputs, method=manifest["method"], seconds=manifest["seconds"])
+    prepared = Prepared(method=manifest["method"], preparation=tuple(map(Preparation, manifest["preparation"])))
+    return OpenVinoExport(path=folder / MODEL_FILE, outputs=outputs, prepared=prepared, seconds=manifest["seconds"])
 
 
 def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converted:
@@ -133,13 +138,15 @@ def _exported(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed:
     _without_cache(model)
     exporter: Any = OpenVINOExporter
     sample = dict(inputs)  # the exporter adds to it what it computes in advance
-    with with_extents(model, sample, fixed), exporter_shortcuts.of_tracing():
+    with with_extents(model, sample, fixed):
         program = exporter().export(model, sample, OpenVINOConfig(stateful=False)).program
     openvino_graph.fit_inputs(program, inputs, {name: tensor for name, tensor in get_leaf_tensors(sample).items() if name not in inputs})
     names = tuple(openvino_graph.name_of(port) if port.get_names() else None for port in program.outputs)
     outputs = tuple(name.removeprefix(OUTPUT_PREFIX) if name is not None else None for name in names)
-    method = f"{_BY_EXPORTER}, with constant {', '.join(fixed)}" if fixed else _BY_EXPORTER
-    return Converted(program=program, output_names=outputs, method=method)
+    prepared = Prepared(method=_BY_EXPORTER, preparation=(Preparation.TRANSFORMERS_EXPORT,))
+    if fixed:
+        prepared = prepared.then(f"with constant {', '.join(fixed)}", Preparation.CONSTANT_INPUTS)
+    return Converted(program=program, output_names=outputs, prepared=prepared)
 
 
 def _without_cache(model: torch.nn.Module) -> None:
@@ -153,7 +160,7 @@ def _without_cache(model: torch.nn.Module) -> None:
 def by_trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, because: str = "") -> Converted:
     """Convert with OpenVINO's own converter on a TorchScript trace. The outputs are a flat tuple in the order of the reference's names.
 
-    ``because`` is added to ``method``: why another way had failed.
+    ``because`` is added to how it was made: why another way had failed.
     """
     import openvino
     import torch
@@ -177,7 +184,8 @@ def by_trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, because
         program = openvino.convert_model(Flat().eval(), example_input=tuple(inputs.values()))
     for port, name in zip(program.inputs, inputs, strict=True):
         port.get_tensor().set_names({name})
-    return Converted(program=program, output_names=tuple(names), method=f"openvino.convert_model{because}")
+    prepared = Prepared(method=f"openvino.convert_model{because}", preparation=(Preparation.TRACE,))
+    return Converted(program=program, output_names=tuple(names), prepared=prepared)
 
 
 def missing_operators(error: BaseException) -> tuple[str, ...]:

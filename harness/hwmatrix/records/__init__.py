@@ -25,7 +25,18 @@ from hwmatrix.records.plans import (
     cell_command,
     threads_in_words,
 )
-from hwmatrix.records.results import CellResult, Detection, Divergence, ErrorRecord, Findings, NoiseFloor, OutputRecord, Parity, Placement
+from hwmatrix.records.results import (
+    CellResult,
+    Detection,
+    Divergence,
+    ErrorRecord,
+    Findings,
+    NoiseFloor,
+    OutputRecord,
+    Parity,
+    Placement,
+    Prepared,
+)
 from hwmatrix.records.vocabulary import (
     Backend,
     Dtype,
@@ -35,6 +46,7 @@ from hwmatrix.records.vocabulary import (
     Isolation,
     Level,
     Origin,
+    Preparation,
     Role,
     Severity,
     Size,
@@ -78,6 +90,8 @@ __all__ = [
     "Parity",
     "Placement",
     "Plan",
+    "Preparation",
+    "Prepared",
     "Requirements",
     "Role",
     "Settings",

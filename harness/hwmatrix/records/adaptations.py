@@ -11,7 +11,7 @@ import pydantic
 from hwmatrix.records.vocabulary import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _PRECISIONS: Final[Mapping[Dtype, tuple[Dtype, ...]]] = types.MappingProxyType(
     {
@@ -31,7 +31,7 @@ _PRECISIONS: Final[Mapping[Dtype, tuple[Dtype, ...]]] = types.MappingProxyType(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdaptRule:
-    """What a run tries where a cell fails, one change at a time: smaller batches, other precisions, other exports.
+    """What a run tries where a cell fails, one change at a time: smaller batches, other precisions, other exports, replaced operators.
 
     ``halvings`` is how often the batch is halved at most. ``precision`` lists, for each precision that failed, the ones to try instead, in
     order; precisions that the target does not support are skipped.
@@ -40,15 +40,17 @@ class AdaptRule:
     halvings: Annotated[int, pydantic.Field(ge=0)] = 3
     precision: dict[Dtype, tuple[Dtype, ...]] = dataclasses.field(default_factory=lambda: dict(_PRECISIONS))
     export: bool = True
+    rewrite: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change:
-    """One change of a cell. Exactly one of the three is set: a smaller batch, another precision, or another way of exporting."""
+    """One change of a cell. Exactly one is set: a smaller batch, another precision, another way of exporting, or replaced operators."""
 
     batch: int | None = None
     dtype: Dtype | None = None
     export: str | None = None
+    rewrite: bool | None = None
 
     @property
     def data(self) -> dict[str, Any]:
@@ -67,9 +69,10 @@ class Adaptation:
 
 def in_words(change: Mapping[str, Any], *, batch: int, dtype: str) -> str:
     """Describe a change, given the batch and the precision that failed: ``batch 4 instead of 8``."""
-    phrases = {
+    phrases: dict[str, Callable[[Any], str]] = {
         "batch": lambda value: f"batch {value} instead of {batch}",
         "dtype": lambda value: f"{value} instead of {dtype}",
         "export": lambda value: "a trace instead of an export" if value == "trace" else f"the {value} export",
+        "rewrite": lambda _: "operators replaced",
     }
     return ", ".join(phrases[name](value) for name, value in change.items())

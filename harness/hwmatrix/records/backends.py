@@ -15,10 +15,10 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.records.vocabulary import Backend, Dtype, Execution
+from hwmatrix.records.vocabulary import Backend, Dtype, Execution, exported_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 GROUP: Final = "hwmatrix.targets"
 """The entry point group through which an installed package adds backends: ``name = "module:DESCRIPTOR"``."""
@@ -143,7 +143,7 @@ class Descriptor:
     ``torch_device`` is PyTorch's name for its devices; None: another runtime executes a converted or exported model.
     ``in_browser``: models run in a browser, in a separate process that comes with the image.
     ``exports`` are its export methods, in the order in which it tries them (``options["export"]`` selects a single one).
-    ``converter`` is the prefix of a cell's ``method`` if the last of ``exports`` made its graph; None: ``method`` contains the name.
+    ``rewrites``: with ``options["rewrite"]`` its target replaces operators that the runtime lacks or computes incorrectly.
     ``forward_export`` is the bundle's export with its graph, made once for the cells of all precisions; a cell converts the model itself if
     there is none, or if one of the options ``own_graph`` is set.
     ``wide_weights``: weights stay in float32 in every precision. ``fallback`` lists the targets to try after it, for any model.
@@ -175,7 +175,7 @@ class Descriptor:
     in_browser: bool = False
     onnx: OnnxUse = OnnxUse.NONE
     exports: tuple[str, ...] = ()
-    converter: str | None = None
+    rewrites: bool = False
     forward_export: str | None = None
     own_graph: tuple[str, ...] = ()
     wide_weights: bool = False
@@ -196,7 +196,8 @@ class Descriptor:
     def every_option(self) -> dict[str, Option]:
         """The options of its targets by name."""
         export = (Option(name="export", values=self.exports),) if self.exports else ()
-        return {option.name: option for option in (*self.options, *export)}
+        rewrite = (Option(name="rewrite", kind=bool),) if self.rewrites else ()
+        return {option.name: option for option in (*self.options, *export, *rewrite)}
 
     def compiling(self, options: Mapping[str, Any]) -> bool:
         """Return whether a target with these options compiles models to native code while they run; PyTorch's devices do if asked to."""
@@ -206,14 +207,9 @@ class Descriptor:
         """Return the precisions in which a cell of this precision may compute: for ``default`` any that the runtime may choose."""
         return (dtype,) if dtype is not Dtype.DEFAULT else tuple(each for each in self.precisions if each in FLOATING)
 
-    def export_of(self, method: str | None) -> str | None:
-        """Return the export method in ``exports`` that a cell's ``method`` names; None if unknown."""
-        if method is None or not self.exports:
-            return None
-        if self.converter is not None:
-            return self.exports[-1] if method.startswith(self.converter) else self.exports[0]
-        words = method.split()
-        return next((way for way in self.exports if way in words), None)
+    def export_of(self, preparation: Collection[str] | None) -> str | None:
+        """Return the one of ``exports`` that made a cell's graph, by the cell's ``preparation``; None if unknown."""
+        return next((way for way in self.exports if exported_by(way) in (preparation or ())), None)
 
     def on_cpu(self, options: Mapping[str, Any]) -> bool:
         """Return whether a target with these options computes on the CPU, in its cell's own process."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import pydantic
 
-from hwmatrix.records.vocabulary import Dtype, Origin
+from hwmatrix.records.vocabulary import Dtype, Origin, Preparation
 
 Milliseconds = Annotated[float, pydantic.Field(ge=0)]
 Mebibytes = Annotated[float, pydantic.Field(ge=0)]
@@ -36,7 +36,8 @@ class Since:
 class Measured:
     """The measurements of a cell. Times are milliseconds of wall clock, memory is MiB. None, and never 0, means not measured.
 
-    ``bundle`` is the digest of the bundle's manifest, ``method`` how the model was prepared (which exporter). ``inputs`` are the kinds of
+    ``bundle`` is the digest of the bundle's manifest, ``method`` how the model was prepared, in words, and
+    ``preparation`` as data; ``replaced`` are the operators that were replaced by others to make it run. ``inputs`` are the kinds of
     input that the model was given (text, image, video, audio); ``text_path``: the model accepts more than text but was given only text.
 
     ``precision`` is the precision that the runtime says it computes in; NULL: it says nothing, and computes in the requested one.
@@ -87,6 +88,8 @@ class Measured:
 
     bundle: str | None = None
     method: str | None = None
+    preparation: Annotated[tuple[Preparation, ...] | None, Since(schema=15)] = None
+    replaced: Annotated[tuple[str, ...] | None, Since(schema=15)] = None
     inputs: Annotated[tuple[str, ...] | None, Since(schema=3)] = None
     text_path: Annotated[bool | None, Since(schema=3)] = None
     precision: Annotated[Dtype | None, Since(schema=8)] = None
@@ -184,6 +187,7 @@ _SQL_TYPES: Final[dict[Any, str]] = {
     int: "INTEGER",
     bool: "BOOLEAN",
     tuple[str, ...]: "VARCHAR[]",
+    tuple[Preparation, ...]: "VARCHAR[]",
     tuple[Milliseconds, ...]: "DOUBLE[]",
     tuple[Mebibytes, ...]: "DOUBLE[]",
     tuple[Count, ...]: "INTEGER[]",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hwmatrix.errors import UnsupportedError
 from hwmatrix.records.adaptations import Adaptation
 from hwmatrix.records.measured import LargeCount, Measured, Milliseconds
 from hwmatrix.records.plans import Settings
 from hwmatrix.records.strict import STRICT
-from hwmatrix.records.vocabulary import Execution, Family, Origin, Role, Severity, Size, Stage, Status
+from hwmatrix.records.vocabulary import Execution, Family, Origin, Preparation, Role, Severity, Size, Stage, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,6 +22,37 @@ class Placement:
 
     on_target: float
     detail: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """How a target prepared a model, as fields of :class:`Measured`: in words for readers, and as data.
+
+    ``replaced`` are the operators that were replaced to make the model run, by name.
+    """
+
+    method: str
+    preparation: tuple[Preparation, ...] = ()
+    replaced: tuple[str, ...] | None = None
+
+    def then(self, how: str, *steps: Preparation) -> Prepared:
+        """Return it with what was done next, in words and as data. No words: nothing was done."""
+        method = f"{self.method}, {how}" if how else self.method
+        return dataclasses.replace(self, method=method, preparation=(*self.preparation, *steps))
+
+    def rewritten(self, operators: Collection[str], *steps: Preparation) -> Prepared:
+        """Return it with operators that were replaced, and other steps that change the model.
+
+        Raises:
+            UnsupportedError: there are none (``nothing_to_rewrite``), so that the model runs as it does without.
+        """
+        if not operators and not steps:
+            message = "no operator of the model has a replacement"
+            raise UnsupportedError(message, needs=("an operator that is replaced",), error_type="nothing_to_rewrite")
+        names = tuple(sorted(operators))
+        replaced = self.then(f"replaced {', '.join(names)}", Preparation.REPLACED_OPERATORS) if names else self
+        changed = replaced.then(", ".join(step.value.replace("_", " ") for step in steps), *steps)
+        return dataclasses.replace(changed, replaced=names)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

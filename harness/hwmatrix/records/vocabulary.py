@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import types
+from typing import Final
 
 
 class Backend(enum.StrEnum):
@@ -156,6 +158,49 @@ class Severity(enum.StrEnum):
     ERROR = "error"
     WARNING = "warning"
     INFO = "info"
+
+
+class Preparation(enum.StrEnum):
+    """What a cell's model went through before it ran (docs/preparation.md). What changes the model makes the level Low."""
+
+    TRANSFORMERS_EXPORT = "transformers_export"
+    """Exported by transformers' exporter for the runtime, with what that exporter itself replaces."""
+    TORCH_EXPORT = "torch_export"
+    """Exported by PyTorch's own exporter."""
+    TRACE = "trace"
+    """Converted by OpenVINO's own converter, from a TorchScript trace."""
+    FIXED_SHAPES = "fixed_shapes"
+    """Every shape is that of the inputs."""
+    BOUNDED_LENGTHS = "bounded_lengths"
+    """Lengths may vary up to that of the longest prompt, for which memory is planned."""
+    CONSTANT_INPUTS = "constant_inputs"
+    """Inputs that describe sizes, and what an exporter computes from them, are constants of the graph."""
+    REPLACED_OPERATORS = "replaced_operators"
+    """Operators were replaced by others with the same results. They are listed as ``replaced``."""
+    RAISED_MASKS = "raised_masks"
+    """The lowest numbers in constants became -100, so that a range of 8 or 16 bits has room for the others."""
+    RENAMED_CONSTANTS = "renamed_constants"
+    """Constants got names that the quantizer does not mistake for copies of others."""
+    KEPT_INTEGERS = "kept_integers"
+    """The quantizer was made to leave integers alone, which it would round or turn into floating-point numbers."""
+
+    @property
+    def changes_model(self) -> bool:
+        """Whether hwmatrix changed the model to make it run, which no user of the runtime does: an adaptation."""
+        return self in _CHANGES
+
+
+_CHANGES: Final = frozenset(
+    {Preparation.REPLACED_OPERATORS, Preparation.RAISED_MASKS, Preparation.RENAMED_CONSTANTS, Preparation.KEPT_INTEGERS}
+)
+_EXPORTED: Final = types.MappingProxyType(
+    {"transformers": Preparation.TRANSFORMERS_EXPORT, "torch": Preparation.TORCH_EXPORT, "trace": Preparation.TRACE}
+)
+
+
+def exported_by(export: str) -> Preparation:
+    """Return the preparation by an export method of a backend, by the method's name in its descriptor."""
+    return _EXPORTED[export]
 
 
 class Origin(enum.StrEnum):

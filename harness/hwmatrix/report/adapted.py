@@ -20,8 +20,9 @@ def changed(cell: CellRow) -> str | None:
 
 
 def tried(cell: CellRow, attempt: AttemptRow) -> str:
-    """What an attempt changed in the cell, in words."""
-    return in_words(attempt.adaptation, batch=cell.batch, dtype=cell.dtype.value)
+    """What an attempt changed in the cell, in words, with the operators that were replaced."""
+    words = in_words(attempt.adaptation, batch=cell.batch, dtype=cell.dtype.value)
+    return f"{words} ({', '.join(attempt.replaced)})" if attempt.replaced else words
 
 
 @functools.lru_cache(maxsize=1)
@@ -52,6 +53,8 @@ def entry(cell: CellRow, attempt: AttemptRow, run_id: str) -> AttemptEntry:
     return AttemptEntry(
         changed=attempt.adaptation,
         words=tried(cell, attempt),
+        preparation=attempt.preparation,
+        replaced=attempt.replaced,
         status=attempt.status,
         stage=attempt.stage,
         placement=PlacementEntry(on_target=attempt.on_target, detail=attempt.placement_detail) if placed else None,

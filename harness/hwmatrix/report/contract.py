@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import pydantic
 from pydantic.dataclasses import dataclass
 
-from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Origin, Severity, Size, Stage, Status
+from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Origin, Preparation, Severity, Size, Stage, Status
 
 MATRIX_SCHEMA: Final = "hwmatrix/matrix/1"
 ERRORS_SCHEMA: Final = "hwmatrix/errors/2"
@@ -356,6 +356,8 @@ class AttemptEntry:
 
     changed: dict[str, Any]
     words: str
+    preparation: tuple[Preparation, ...] | None
+    replaced: tuple[str, ...] | None
     status: Status
     stage: Stage | None
     placement: PlacementEntry | None
@@ -373,10 +375,11 @@ class CellEntry:
     its model in its smallest batch and length; null: the cell has other settings, so no number of models and no average includes it.
 
     ``inputs`` are the kinds of input that the model was given (text, image, video, audio; empty: another kind); ``text_path`` says that
-    it accepts more than text but was given only text. Both are null if not recorded. ``divergence`` is null if the outputs agree, or if
-    it was not searched for. ``precision`` is the one that the runtime says it uses, null if it says nothing. ``attempts`` are retries
-    after the cell failed, each with one change; ``adaptation`` is the change that made it pass, and then its level is Low: status, error
-    and evidence stay those of the cell as it was planned.
+    it accepts more than text but was given only text. Both are null if not recorded. ``preparation`` is what the model went through before
+    it ran (docs/preparation.md), null if not recorded; ``replaced`` are the operators that were replaced to make it run. ``divergence`` is
+    null if the outputs agree, or if it was not searched for. ``precision`` is the one that the runtime says it uses, null if it says
+    nothing. ``attempts`` are retries after the cell failed, each with one change; ``adaptation`` is the change that made it pass, and then
+    its level is Low: status, error and evidence stay those of the cell as it was planned.
     """
 
     model: str
@@ -404,6 +407,8 @@ class CellEntry:
     outputs: tuple[OutputEntry, ...]
     inputs: tuple[str, ...] | None
     text_path: bool | None
+    preparation: tuple[Preparation, ...] | None
+    replaced: tuple[str, ...] | None
     divergence: DivergenceEntry | None
     error: CellError | None
     evidence: Evidence

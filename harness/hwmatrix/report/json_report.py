@@ -204,6 +204,8 @@ def _cell(cell: CellRow, outputs: Iterable[OutputRow], attempts: Iterable[Attemp
         outputs=tuple(OutputEntry(name=output.name, shape=output.shape, dtype=output.dtype) for output in outputs),
         inputs=cell.inputs,
         text_path=cell.text_path,
+        preparation=cell.preparation,
+        replaced=cell.replaced,
         divergence=origins.entry(cell),
         error=cell_error(cell),
         evidence=Evidence(

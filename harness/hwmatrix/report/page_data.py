@@ -108,6 +108,8 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "held_out_nudged_error": lambda cell: rounded(cell.quality_nudged_error),
     "task_detail": lambda cell: text(cell.quality_detail),
     "method": lambda cell: text(cell.method),
+    "preparation": lambda cell: name(", ".join(cell.preparation)) if cell.preparation else None,
+    "replaced": lambda cell: name(", ".join(cell.replaced)) if cell.replaced else None,
     "compiled": lambda cell: text(compilation.sentence(cell)),
     "breaks": lambda cell: text("\n".join(cell.break_reasons)) if cell.break_reasons else None,
     "load_ms": lambda cell: rounded(cell.load_ms),

@@ -15,7 +15,21 @@ from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 from hwmatrix.faults.belonging import PRECISION_LOSS
 from hwmatrix.knowledge.measured_cell import TRIED_AND_FAILED
-from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Measured, Origin, Severity, Size, Stage, Status
+from hwmatrix.records import (
+    Backend,
+    Dtype,
+    Execution,
+    Family,
+    Isolation,
+    Level,
+    Measured,
+    Origin,
+    Preparation,
+    Severity,
+    Size,
+    Stage,
+    Status,
+)
 from hwmatrix.records.backends import descriptor_of, names
 from hwmatrix.report.contract import LengthEntry
 from hwmatrix.store.reading import keeps_latest, query, reading, records
@@ -245,7 +259,8 @@ class AttemptRow:
     stage: Stage | None
     dtype: Dtype
     batch: int
-    method: str | None
+    preparation: tuple[Preparation, ...] | None
+    replaced: tuple[str, ...] | None
     on_target: float | None
     placement_detail: str | None
     relative_error: float | None

@@ -85,7 +85,7 @@ def _exports_of(order: BundleOrder) -> Callable[[ModelPlan], exports.Wanted]:
 
     def of(model: ModelPlan) -> exports.Wanted:
         names = named.get(model.key, ()) if model.role is Role.MODEL else of_canaries
-        return exports.Wanted(forward=exports.needed(model, forward), every=every, named=names)
+        return exports.Wanted(forward=model.key in forward, every=every, named=names)
 
     return of
 

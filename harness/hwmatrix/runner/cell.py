@@ -118,9 +118,9 @@ def _run_stages(job: CellJob, progress: Progress) -> Judged:
 
     inputs = bundle.input_arrays()
     progress.enter(Stage.PREPARE)
-    method, prepare_ms = timed(lambda: target.prepare(inputs))
+    prepared, prepare_ms = timed(lambda: target.prepare(inputs))
     reported = target.precision()
-    progress.found(method=method, prepare_ms=prepare_ms, precision=reported)
+    progress.found(**dataclasses.asdict(prepared), prepare_ms=prepare_ms, precision=reported)
     _found_compiled(job, target, progress, again=False)
     dtype = judged_in(job, reported)
     meter.loaded()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import CellFailure, OutOfMemoryError
 from hwmatrix.models import onnx_export
-from hwmatrix.records import Limits, ModelKey, ModelPlan, Plan, Role
+from hwmatrix.models.canary import canary_plans
 from hwmatrix.records.backends import OnnxUse
 from hwmatrix.runner.endings import describe, load, out_of_memory
 from hwmatrix.runner.messages import BadMessageError, ExportTold, read
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hwmatrix.models.bundle import Bundle
+    from hwmatrix.records import Limits, ModelKey, Plan
     from hwmatrix.runner.forked import End
 
     Run = Callable[..., End]
@@ -28,9 +29,11 @@ AGAIN: Final = ", both in parallel with other work and alone"
 
 
 def wanted(plan: Plan) -> set[ModelKey]:
-    """The models that the plan's available targets execute as ONNX."""
+    """The models whose forward pass the plan's available targets execute as ONNX. The canaries are among them: they run on every target."""
     targets = {target.name for target in plan.targets if target.onnx_use is not OnnxUse.NONE and target.unavailable is None}
-    return {cell.model_key for cell in plan.cells if cell.target in targets}
+    cells = [cell for cell in plan.cells if cell.target in targets]
+    forward = {cell.model_key for cell in cells if not cell.settings.new_tokens}
+    return forward | ({model.key for model in canary_plans()} if cells else set())
 
 
 def wanted_by_name(plan: Plan) -> dict[ModelKey, tuple[str, ...]]:
@@ -55,11 +58,6 @@ def of_canaries(plan: Plan) -> tuple[str, ...]:
 def chosen_between(plan: Plan) -> bool:
     """Whether some available target of the plan chooses the best of all exports."""
     return any(target.onnx_use is OnnxUse.BEST and target.unavailable is None for target in plan.targets)
-
-
-def needed(model: ModelPlan, models: set[ModelKey]) -> bool:
-    """Whether this model needs an export. Canaries run on every target, so they need one if any model does."""
-    return bool(models) if model.role is not Role.MODEL else model.key in models
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -77,9 +77,9 @@ def run(job: CellJob, progress: Progress) -> Judged:
     progress.found(parameters=parameters, load_ms=None if descriptor.exports else load_ms)
 
     progress.enter(Stage.PREPARE)
-    method, prepare_ms = timed(lambda: target.prepare_generator(asked.forced[0]))
+    prepared, prepare_ms = timed(lambda: target.prepare_generator(asked.forced[0]))
     reported = target.precision()
-    progress.found(method=method, prepare_ms=prepare_ms, precision=reported)
+    progress.found(**dataclasses.asdict(prepared), prepare_ms=prepare_ms, precision=reported)
     dtype = judged_in(job, reported)
     meter.loaded()
 

@@ -112,7 +112,7 @@ def run_shard(order: ShardOrder) -> Path:
     detected = detections()
     size = _parallel_cells(order, service, detected)
     work = _CellWork(order)
-    crew = Crew(work, size=size, patience=lambda number: order.cells[number].limits.timeout_s, ending=work.end)
+    crew = Crew(work, size=size, patience=work.patience, ending=work.end)
     with crew, ShardWriter(order.out, order.plan, identity) as shard, Keeper(service) as keeper:
         emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms)
         begin_mb = _resident_mb()
@@ -174,7 +174,9 @@ class _CellWork:
 
     def __init__(self, order: ShardOrder) -> None:
         self._order = order
-        self._keeper = Keeper(target_class(order.target.backend).service(order.target.options))
+        service = target_class(order.target.backend).service(order.target.options)
+        self._start_s = service.start_s if service is not None else 0.0
+        self._keeper = Keeper(service)
 
     def __call__(self, number: int, closing: tuple[int, ...]) -> dict[str, Any]:
         """Run the cell of this number in a child; return how the child ended, or why the cell's service is unavailable."""
@@ -185,6 +187,10 @@ class _CellWork:
             return {_UNAVAILABLE: str(failure), "error_type": failure.error_type}
         end = _run(self._order, cell, self._order.plan.model_of(cell), service=address, closing=closing)
         return dataclasses.asdict(end)
+
+    def patience(self, number: int) -> float:
+        """How many seconds a cell may take: its time limit, and the start of its service before it."""
+        return self._start_s + self._order.cells[number].limits.timeout_s
 
     def end(self) -> None:
         """End the service of this worker."""
@@ -214,11 +220,12 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
 
 
 def _adapted(target: TargetPlan, cell: CellPlan) -> TargetPlan:
-    """The target for an adapted cell: with the option that selects the adaptation's exporter, if it has one."""
-    exporter = cell.adaptation.change.export if cell.adaptation is not None else None
-    if exporter is None:
+    """The target for an adapted cell: with the option that makes the change, if the change is to the target."""
+    change = cell.adaptation.change.data if cell.adaptation is not None else {}
+    options = {name: value for name, value in change.items() if name in descriptor_of(target.backend).every_option}
+    if not options:
         return target
-    return dataclasses.replace(target, options={**target.options, "export": exporter}, forward_export=None)
+    return dataclasses.replace(target, options={**target.options, **options}, forward_export=None)
 
 
 def _canary_settings(model: ModelPlan, dtype: Dtype) -> Settings:

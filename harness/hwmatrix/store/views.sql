@@ -64,7 +64,8 @@ FROM (
         c.run_id, c.adapted_from AS cell_key, c.cell_key AS attempt_key, c.adaptation,
         CASE WHEN s.canary_ok IS TRUE OR c.status IN ('unavailable', 'fallback', 'factory_error', 'infra_error')
              THEN c.status ELSE 'infra_error' END AS status,
-        c.stage, c.dtype, c.batch, c.sequence_length, c.threads, coalesce(c.new_tokens, 0) AS new_tokens, c.execution, c.bundle, c.method, c.on_target, c.placement_detail,
+        c.stage, c.dtype, c.batch, c.sequence_length, c.threads, coalesce(c.new_tokens, 0) AS new_tokens, c.execution, c.bundle, c.preparation,
+        c.replaced, c.on_target, c.placement_detail,
         c.relative_error, c.max_error, c.cosine, c.peak_mb, c.error_type, c.severity, c.message, c.started_at, c.wall_ms, c.command,
         s.isolation, s.image_digest, s.versions,
         row_number() OVER (
@@ -216,6 +217,7 @@ doubted AS (
 SELECT
     *,
     CASE
+        WHEN status = 'pass' AND list_has_any(preparation, ['replaced_operators', 'raised_masks', 'renamed_constants', 'kept_integers']) THEN 'Low'
         WHEN status = 'pass' AND level_reason IS NULL THEN 'High'
         WHEN status = 'pass' THEN 'Medium'
         WHEN status = 'fallback' OR adaptation IS NOT NULL THEN 'Low'

@@ -18,12 +18,14 @@ def run_steps(
 ) -> None:
     """Run a prompt as :meth:`hwmatrix.targets.protocol.Generating.generate` does, with an empty cache at the beginning.
 
-    ``step`` gets the number of a step and its arguments, keeps the cache, and returns the logits of each row's last position (rows,
-    vocabulary). ``token`` names the argument that is replaced by the model's own tokens (rows, 1), unless ``forced``.
+    ``step`` gets the number of a step and its arguments, keeps the cache, and returns the logits of each row's last position (rows, 1,
+    vocabulary). A graph without any position (rows, 0, vocabulary) has the logits of no row. ``token`` names the argument that is replaced
+    by the model's own tokens (rows, 1), unless ``forced``.
     """
     chosen: np.ndarray[Any, Any] | None = None
     for number, given in enumerate(prompt.steps):
         own = {} if forced or chosen is None else {token: chosen[:, None]}
-        logits = step(number, {**given, **own})
+        last = step(number, {**given, **own})
+        logits = last.reshape(-1, last.shape[-1])
         chosen = logits.argmax(axis=-1)
         on_step(number, lambda logits=logits: logits.astype(np.float32))  # type: ignore[misc]

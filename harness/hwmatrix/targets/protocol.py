@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.models.operator_tests import OperatorTest
-    from hwmatrix.records import Dtype, Placement, Settings
+    from hwmatrix.records import Dtype, Placement, Prepared, Settings
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.steps import RoundedWeight
 
@@ -66,6 +66,8 @@ class Service(Protocol):
 
     shares_device: bool
     """Whether it computes on a device that a second service would use too, so that only one can run at a time."""
+    start_s: float
+    """The most seconds that a start takes. They are no part of a cell's time."""
 
     def start(self) -> Mapping[str, Any]:
         """Start the service and return the address for cells to connect to.
@@ -113,8 +115,8 @@ class Target(Protocol):
     def load(self, bundle: Bundle) -> int:
         """Load the weights with the real loading code. Return the number of parameters."""
 
-    def prepare(self, inputs: Arrays) -> str:
-        """Prepare the model on the device for inputs of these shapes (export, convert, compile). Return a description of how.
+    def prepare(self, inputs: Arrays) -> Prepared:
+        """Prepare the model on the device for inputs of these shapes (export, convert, compile). Return how, in words and as data.
 
         Raises:
             UnsupportedError: the target lacks an operator or feature, which the message names.
@@ -207,7 +209,7 @@ class Generating(Target, Protocol):
     def load_generator(self, bundle: Bundle) -> int:
         """Load the weights for generation. Return the number of parameters."""
 
-    def prepare_generator(self, prompt: GenerationPrompt) -> str:
+    def prepare_generator(self, prompt: GenerationPrompt) -> Prepared:
         """Prepare prefill and decoding on the device; exports are made for this prompt. Return a description of how.
 
         Raises:

@@ -217,6 +217,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "reports" / "published" / "matrix.duckdb"
     path.parent.mkdir(parents=True)
+    monkeypatch.setattr("hwmatrix.cli.options.PUBLISHED", path.parent)  # whichever module was imported first
     with Database(path) as made:
         made.run()
         made.shard("openvino", "openvino")

@@ -20,7 +20,7 @@ from hwmatrix.knowledge.measured_cell import find_cell
 from hwmatrix.models.bundle import Bundle
 from hwmatrix.models.generation_export import GenerationExport, Graph, GraphInput
 from hwmatrix.models.onnx_export import OnnxFailure
-from hwmatrix.records import Dtype, Execution, TargetPlan, Tolerance, to_json
+from hwmatrix.records import Dtype, Execution, Prepared, TargetPlan, Tolerance, to_json
 from hwmatrix.records.backends import descriptor_of, descriptors
 
 STATE = "past_key_values.layers.0.keys"
@@ -45,7 +45,8 @@ def exported(tmp_path: Path) -> dict[str, Any]:
     folder = tmp_path / "export"
     folder.mkdir()
     prefill, decode = graph(folder, "prefill", state=False), graph(folder, "decode", state=True)
-    return {"result": GenerationExport(prefill=prefill, decode=decode, token="input_ids", method="an export", seconds=1.0)}  # noqa: S106
+    how, argument = Prepared(method="an export"), "input_ids"
+    return {"result": GenerationExport(prefill=prefill, decode=decode, token=argument, prepared=how, seconds=1.0)}
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,6 @@ from hwmatrix.generate.model_code import InputCode, ModelCode
 from hwmatrix.generate.reproduction import MARK, reproduce
 from hwmatrix.generate.type_code import Built
 from hwmatrix.knowledge.measured_cell import find_cell
-from hwmatrix.models.onnx_export import KEPT_AXES
 from hwmatrix.records import Backend, Dtype, Execution, Plan, Size, TargetPlan, Tolerance, to_json
 from hwmatrix.records.backends import descriptor_of, descriptors
 
@@ -186,28 +185,17 @@ def test_limits_are_those_of_the_cell(tmp_path: Path) -> None:
         ("cuda", {}, ['torch.device("cuda:1")', "torch.compile", 'fp32_precision = "ieee"'], ["set_num_threads"]),
         ("mps", {}, ['torch.device("mps")'], ["fp32_precision"]),
         ("inductor", {}, ['torch.device("cpu")', "torch.compile", "set_num_threads(1)"], []),
-        ("openvino", {"method": "transformers OpenVINO exporter"}, ["OpenVINOExporter()"], ["convert_model"]),
-        ("openvino", {"method": "openvino.convert_model (exporter failed: x)"}, ["openvino.convert_model(Flat()"], ["OpenVINOExporter"]),
-        ("onnxruntime", {"method": "transformers ONNX export, opset 20"}, ["OnnxExporter()"], ["torch.onnx.export(", "Squeeze"]),
-        ("onnxruntime", {"method": f"torch ONNX export, opset 20, {KEPT_AXES}"}, ["torch.onnx.export(", '== "Squeeze"'], []),
-        ("onnxruntime", {"method": "torch ONNX export, opset 20"}, ["torch.onnx.export("], ["OnnxExporter"]),
-        ("onnxruntime", {"method": None, "error_type": "export_failed"}, ["torch.onnx.export(", "Squeeze"], ["OnnxExporter"]),
-        ("qnn", {"method": "transformers ONNX export"}, ['"soc_model": "57"'], ["fuse_norms", "raise_masks", "def quantize"]),
-        ("qnn", {"method": "torch ONNX export, RMS norms fused"}, ["fuse_norms(model)"], ["raise_masks", "take_rows", "op.Reshape"]),
-        ("qnn", {"method": "torch ONNX export, RMS norms fused over rows"}, ["fuse_norms(model)", "op.Reshape(normed"], ["take_rows"]),
-        ("qnn", {"method": "torch ONNX export, rows taken by Gather"}, ["take_rows(model)"], ["raise_masks", "fuse_norms"]),
-        ("qnn", {"method": "torch ONNX export, reciprocals as divisions"}, ["    divide(model)"], ["floor_exponents", "take_rows"]),
-        ("qnn", {"method": "torch ONNX export, exponents raised to -87"}, ["    floor_exponents(model)"], ["divide(", "replace("]),
-        ("qnn", {"method": "torch ONNX export, windows beyond the input pooled globally"}, ["    pool_globally(model)"], ["constant("]),
-        ("webgpu", {"method": "ONNX opset 20 by the torch exporter, ONNX Runtime Web"}, ['{"name": "webgpu"}', "torch.onnx.export("], []),
-        (
-            "executorch",
-            {"method": "transformers export, lowered to XNNPACK"},
-            ["ExecutorchExporter()", "this script does"],
-            ["torch.export.export("],
-        ),
-        ("executorch", {"method": "torch export, lowered to XNNPACK"}, ["torch.export.export("], ["ExecutorchExporter"]),
-        ("executorch", {"method": None, "error_type": "unsupported_operator"}, ["ExecutorchExporter()", "set_num_threads(1)"], []),
+        ("openvino", {"preparation": ["transformers_export"]}, ["OpenVINOExporter()"], ["convert_model"]),
+        ("openvino", {"preparation": ["trace", "fixed_shapes"]}, ["openvino.convert_model(Flat()"], ["OpenVINOExporter"]),
+        ("onnxruntime", {"preparation": ["transformers_export"]}, ["OnnxExporter()"], ["torch.onnx.export("]),
+        ("onnxruntime", {"preparation": ["torch_export"]}, ["torch.onnx.export("], ["OnnxExporter"]),
+        ("onnxruntime", {"preparation": None, "error_type": "export_failed"}, ["torch.onnx.export("], ["OnnxExporter"]),
+        ("qnn", {"preparation": ["transformers_export"]}, ['"soc_model": "57"'], ["def quantize", "option `rewrite`"]),
+        ("qnn", {"preparation": ["torch_export", "replaced_operators"]}, ["torch.onnx.export(", "option `rewrite`"], []),
+        ("webgpu", {"preparation": ["torch_export"]}, ['{"name": "webgpu"}', "torch.onnx.export("], []),
+        ("executorch", {"preparation": ["transformers_export"]}, ["ExecutorchExporter()"], ["torch.export.export(", "apply_patches"]),
+        ("executorch", {"preparation": ["torch_export"]}, ["torch.export.export("], ["ExecutorchExporter", "apply_patches"]),
+        ("executorch", {"preparation": None, "error_type": "unsupported_operator"}, ["ExecutorchExporter()", "set_num_threads(1)"], []),
         ("webnn", {}, ['"deviceType": "cpu"', "--enable-features=WebMachineLearningNeuralNetwork"], []),
     ],
 )
@@ -221,20 +209,9 @@ def test_the_script_takes_the_path_that_the_cell_took(
 
 @pytest.mark.parametrize(("dtype", "kind"), [("a16w8", "QUInt16"), ("a8w8", "QUInt8")])
 def test_quantized_cells_are_quantized_in_the_script(tmp_path: Path, dtype: str, kind: str) -> None:
-    script = script_of(database_of(tmp_path / "m.duckdb", "qnn", dtype=dtype, method=None), "qnn")
+    script = script_of(database_of(tmp_path / "m.duckdb", "qnn", dtype=dtype), "qnn")
     assert f"activations = quantization.QuantType.{kind}" in script
-    assert "fuse_norms(model)" in script, "if the cell did not record the rewrites, all possible ones are applied"
     assert "special = [0, 255]" in script
-    assert "    rename_shared(model)" in script
-
-
-@pytest.mark.parametrize("target", ["qnn", "onnxruntime", "webnn"])
-@pytest.mark.parametrize(
-    ("method", "renamed"), [("transformers ONNX export, shared constants renamed", True), ("torch ONNX export", False)]
-)
-def test_shared_constants_are_renamed_if_the_cell_did_so(tmp_path: Path, target: str, method: str, *, renamed: bool) -> None:
-    script = script_of(database_of(tmp_path / "m.duckdb", target, dtype="a8w8", method=method), target)
-    assert script.count("def rename_shared(model):") == script.count("    rename_shared(") == renamed
 
 
 @pytest.mark.parametrize(
@@ -359,8 +336,7 @@ def test_extra_code_for_a_type_is_only_in_its_own_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, of: dict[str, Any], present: list[str]
 ) -> None:
     monkeypatch.setattr(module, "model_code", lambda _plan, _cache: dataclasses.replace(CODE, built=built(**of)))
-    method = "transformers OpenVINO exporter" if target == "openvino" else "transformers ONNX export"
-    path = database_of(tmp_path / "m.duckdb", target, model=OF_A_TYPE, method=method)
+    path = database_of(tmp_path / "m.duckdb", target, model=OF_A_TYPE, preparation=["transformers_export"])
     script = script_of(path, target)
     assert [each for each in present if each not in script] == []
     monkeypatch.setattr(module, "model_code", lambda _plan, _cache: dataclasses.replace(CODE, built=built()))

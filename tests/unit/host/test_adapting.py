@@ -134,11 +134,20 @@ def test_another_export_is_tried_before_a_precision_that_is_a_cell_of_the_run(tm
     half = dataclasses.replace(cell, settings=dataclasses.replace(made.cells[0].settings, dtype=Dtype.FLOAT16))
     whole = dataclasses.replace(half, key=f"{key}/float32", settings=dataclasses.replace(half.settings, dtype=Dtype.FLOAT32))
     plan = dataclasses.replace(made, cells=(half, whole), targets=(*made.targets, make.target_plan("openvino")))
-    wrong = make.failure(Status.MISMATCH) | {"method": "transformers OpenVINO exporter"}
+    wrong = make.failure(Status.MISMATCH) | {"preparation": ("transformers_export",)}
     scene = Scene(tmp_path, FakeExecutor(outcomes={key: [wrong], f"{key}+export=trace": [wrong]}), plan)
     scene.run()
     assert scene.executor.ran[:3] == [key, whole.key, f"{key}+export=trace"]
     assert f"{key}+dtype=float32" not in scene.executor.ran
+
+
+def test_operators_are_replaced_where_a_target_can_and_the_other_export_does_not_help(tmp_path: Path) -> None:
+    key = "bert/tiny/executorch"
+    plan = dataclasses.replace(make.plan(models=("bert",), targets=("executorch",)), adapt=AdaptRule())
+    wrong = make.failure(Status.MISMATCH) | {"preparation": ("transformers_export",)}
+    scene = Scene(tmp_path, FakeExecutor(outcomes={key: [wrong], f"{key}+export=torch": [wrong]}), plan)
+    scene.run()
+    assert scene.executor.ran == [key, f"{key}+export=torch", f"{key}+rewrite=True"]
 
 
 def test_a_smaller_batch_that_is_a_cell_of_the_run_is_not_tried_again(tmp_path: Path) -> None:
@@ -159,7 +168,7 @@ def test_a_cell_that_generates_has_no_other_export(tmp_path: Path, new_tokens: i
     settings = dataclasses.replace(made.cells[0].settings, new_tokens=new_tokens)
     cells = tuple(dataclasses.replace(cell, settings=settings) for cell in make.plan(models=("bert",), targets=("openvino",)).cells)
     plan = dataclasses.replace(made, cells=cells, targets=(*made.targets, make.target_plan("openvino")))
-    wrong = make.failure(Status.MISMATCH) | {"method": "transformers OpenVINO exporter"}
+    wrong = make.failure(Status.MISMATCH) | {"preparation": ("transformers_export",)}
     scene = Scene(tmp_path, FakeExecutor(outcomes={key: [wrong]}), plan)
     scene.run()
     assert scene.executor.ran == [key, *(f"{key}{change}" for change in tried)]
@@ -171,7 +180,7 @@ def test_nothing_is_tried_where_the_target_cannot_generate(tmp_path: Path, new_t
     made = planned()
     settings = dataclasses.replace(made.cells[0].settings, dtype=Dtype.FLOAT16, new_tokens=new_tokens)
     cells = tuple(dataclasses.replace(cell, settings=settings) for cell in make.plan(models=("bert",), targets=("qnn",)).cells)
-    adapt = AdaptRule(precision={Dtype.FLOAT16: (Dtype.A16W8,)}, export=False)
+    adapt = AdaptRule(precision={Dtype.FLOAT16: (Dtype.A16W8,)}, export=False, rewrite=False)
     tolerances = made.tolerances | {Dtype.A16W8: made.tolerances[Dtype.FLOAT32]}
     targets = (*made.targets, make.target_plan("qnn"))
     plan = dataclasses.replace(made, cells=cells, targets=targets, adapt=adapt, tolerances=tolerances)

@@ -57,6 +57,14 @@ def test_a_target_without_float32_tries_its_own_precisions() -> None:
     assert all_changes(cell) == [{"dtype": "float16"}]
 
 
+def test_operators_are_replaced_after_another_export_and_if_none_could_be_made() -> None:
+    cell = failed(Status.MISMATCH, export="one", exports=("one", "two"), rewrites=True)
+    assert all_changes(cell) == [{"export": "two"}, {"rewrite": True}]
+    assert all_changes(cell, AdaptRule(rewrite=False)) == [{"export": "two"}]
+    assert all_changes(dataclasses.replace(cell, export=None)) == [{"rewrite": True}]
+    assert all_changes(dataclasses.replace(cell, error_type="unsupported_dtype", precisions=())) == []
+
+
 def test_no_other_export_is_tried_if_the_precision_costs_too_much() -> None:
     ways, precisions = ("transformers", "torch"), (Dtype.FLOAT16, Dtype.A16W8, Dtype.A8W8)
     cell = failed(Status.MISMATCH, error_type="precision_loss", dtype=Dtype.A8W8, exports=ways, export="torch", precisions=precisions)

@@ -360,7 +360,7 @@ def test_the_settings_of_adapt(tmp_path: Path, said: str, rule: AdaptRule | None
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("{halving: 2}", "unknown key 'halving' at adapt.halving (did you mean 'halvings'? allowed: export, halvings, precision)"),
+        ("{halving: 2}", "unknown key 'halving' at adapt.halving (did you mean 'halvings'? allowed: export, halvings, precision, rewrite)"),
         ("7", "adapt is 7 (a mapping belongs here: "),
         ("{precision: {float16: [float8]}}", "adapt.precision.float16.0 is 'float8' (did you mean 'float"),
         ("{halvings: -1}", "adapt.halvings: input should be greater than or equal to 0 (it is -1)"),

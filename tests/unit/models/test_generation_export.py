@@ -18,7 +18,7 @@ PREFILL = {"file": "prefill.onnx", "inputs": [IDS | {"shape": [None, 16]}], "out
 
 
 def export(**graphs: Any) -> generation_export.GenerationExport:
-    return generation_export.read(Path("/x"), {"graphs": graphs, "token": "input_ids", "method": "m", "seconds": 1.0})
+    return generation_export.read(Path("/x"), {"graphs": graphs, "token": "input_ids", "method": "m", "preparation": [], "seconds": 1.0})
 
 
 def test_one_graph_processes_prompts_with_an_empty_cache() -> None:

@@ -37,8 +37,9 @@ GENERATION = EXPORT | {
     "graphs": {"decode": DECODE},
     "token": "input_ids",
     "method": "transformers",
+    "preparation": ["transformers_export"],
 }
-OPENVINO = EXPORT | {"failure": None, "outputs": ["logits", None], "method": "transformers OpenVINO exporter"}
+OPENVINO = EXPORT | {"failure": None, "outputs": ["logits", None], "method": "transformers OpenVINO exporter", "preparation": ["trace"]}
 FAILED = EXPORT | {"failure": {"error_type": "builtins.KeyError", "message": "'x'", "traceback": None}}
 WHOLE = {
     "bundle": (BUNDLE, manifests.BundleManifest),

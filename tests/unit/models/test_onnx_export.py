@@ -274,7 +274,7 @@ def test_a_stale_export_is_not_read_after_a_failed_attempt(exporters: Exporters,
 
 def converted(_: Bundle, folder: Path) -> dict[str, Any]:
     (folder / openvino_conversion.MODEL_FILE).write_bytes(b"graph")
-    return {"outputs": ["logits", None], "method": "openvino.convert_model"}
+    return {"outputs": ["logits", None], "method": "openvino.convert_model", "preparation": ["trace"]}
 
 
 def no_conversion(*_: Any) -> dict[str, Any]:
@@ -290,7 +290,7 @@ def test_a_graph_that_openvino_converted_is_kept_and_read(bundle: Bundle, tmp_pa
     assert export_one(bundle, tmp_path, OPENVINO) == made == read_openvino(bundle, tmp_path)
     assert isinstance(made, openvino_conversion.OpenVinoExport)
     assert made.path.read_bytes() == b"graph"
-    assert (made.outputs, made.method) == (("logits", None), "openvino.convert_model")
+    assert (made.outputs, made.prepared.method) == (("logits", None), "openvino.convert_model")
     made.path.write_bytes(b"other")
     with pytest.raises(BundleError, match=r"model\.xml"):
         read_openvino(bundle, tmp_path)

@@ -88,11 +88,11 @@ def test_everything_is_kept_once_each_wanted_export_has_a_result(tmp_path: Path)
 )
 def test_targets_decide(targets: tuple[str, ...], *, wanted: bool, chosen: bool) -> None:
     plan = make.plan(models=("bert",), targets=targets)
-    models = exports.wanted(plan)
-    assert models == ({make.model_plan("bert").key} if wanted else set())
-    assert exports.needed(plan.models[0], models) == wanted
-    assert exports.needed(canary_plans()[0], models) == wanted
+    canaries = {canary.key for canary in canary_plans()}
+    assert exports.wanted(plan) == ({make.model_plan("bert").key, *canaries} if wanted else set())
     assert exports.chosen_between(plan) == chosen
+    generating = [dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, new_tokens=4)) for cell in plan.cells]
+    assert exports.wanted(dataclasses.replace(plan, cells=tuple(generating))) == (canaries if wanted else set())
 
 
 def test_an_unavailable_target_needs_no_exports() -> None:

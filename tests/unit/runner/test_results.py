@@ -113,7 +113,7 @@ OF_TYPE: dict[str, Any] = {
 def test_no_measurement_of_a_child_is_lost() -> None:
     behind_the_verdict = Divergence(origin=Origin.UNKNOWN).columns()
     values = {column.name: OF_TYPE[column.sql_type] for column in measured_columns() if column.name not in behind_the_verdict}
-    values["precision"] = "bfloat16"
+    values |= {"precision": "bfloat16", "preparation": ["fixed_shapes"]}
     ended = end(verdict("pass", **(FACTS | values)))
     facts, found = cell_told(ended).facts, result(ended)
     names = {field.name for field in dataclasses.fields(Findings)} - behind_the_verdict.keys()

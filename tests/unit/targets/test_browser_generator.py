@@ -12,6 +12,7 @@ import pytest
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.models.bundle import GenerationPrompt
 from hwmatrix.models.generation_export import GenerationExport, Graph, GraphInput
+from hwmatrix.records import Prepared
 from hwmatrix.targets.browser.cell import CellPage
 from hwmatrix.targets.browser.generator import PageGenerator
 
@@ -79,7 +80,9 @@ def generator(folder: Path, *, prefill: Graph | None, place: str = "gpu-buffer")
         if graph is not None
     ]
     argument = "input_ids"
-    export = GenerationExport(prefill=graphs[0] if prefill else None, decode=graphs[-1], token=argument, method="a test", seconds=1.0)
+    export = GenerationExport(
+        prefill=graphs[0] if prefill else None, decode=graphs[-1], token=argument, prepared=Prepared(method="a test"), seconds=1.0
+    )
     return PageGenerator(page, export, {"name": "webgpu"}, place=place), page
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from hwmatrix.matrix.load import load
-from hwmatrix.records import Backend, Execution
+from hwmatrix.records import Backend, Execution, Preparation
 from hwmatrix.records.backends import TABLE, Descriptor, OnnxUse, descriptor_of, descriptors
+from hwmatrix.records.vocabulary import exported_by
 from hwmatrix.targets.protocol import OperatorRunner, Target, operators_class, target_class
 
 PROJECT = Path(__file__).parents[3]
@@ -51,20 +52,12 @@ def test_emulated_and_software_backends_are_not_pytorch_devices(backend: Descrip
     assert backend.execution is Execution.HARDWARE or backend.torch_device is None
 
 
-@pytest.mark.parametrize(
-    ("name", "method", "way"),
-    [
-        ("openvino", "openvino.convert_model on a trace", "trace"),
-        ("openvino", "transformers OpenVINO export", "transformers"),
-        ("qnn", "torch ONNX export, opset 20, RMS norms fused", "torch"),
-        ("onnxruntime", "transformers ONNX export, opset 18", "transformers"),
-        ("webgpu", "something else", None),
-        ("cpu", "torch eager mode", None),
-        ("qnn", None, None),
-    ],
-)
-def test_the_export_methods(name: str, method: str | None, way: str | None) -> None:
-    assert descriptor_of(name).export_of(method) == way
+@ALL
+def test_the_export_that_made_a_graph_is_known_from_the_preparation(backend: Descriptor) -> None:
+    for way in backend.exports:
+        assert backend.export_of((exported_by(way), Preparation.FIXED_SHAPES)) == way
+    assert backend.export_of((Preparation.FIXED_SHAPES,)) is None
+    assert backend.export_of(None) is None
 
 
 @pytest.mark.torch

@@ -220,5 +220,6 @@ def test_it_generates_in_float32_and_names_its_exporters() -> None:
     descriptor = descriptor_of("executorch")
     assert descriptor.generates
     assert set(descriptor.precisions) - set(descriptor.forward_only) == {Dtype.FLOAT32}
-    assert descriptor.export_of("torch export, lowered to XNNPACK") == "torch"
-    assert descriptor.export_of("transformers export, lowered to XNNPACK, with constant image_sizes") == "transformers"
+    assert descriptor.export_of(("torch_export", "fixed_shapes")) == "torch"
+    assert descriptor.export_of(("transformers_export", "fixed_shapes", "constant_inputs")) == "transformers"
+    assert descriptor.export_of(None) is None

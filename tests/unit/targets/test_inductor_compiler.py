@@ -148,26 +148,6 @@ def test_cells_link_with_mold_until_one_is_timed(
     place.stop()
 
 
-def test_cells_with_their_own_temporary_files_share_precompiled_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = pytest.importorskip("hwmatrix.targets.inductor.target")
-    from torch._inductor import codecache
-
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(target.compiler, "installed", lambda: ("", {}))
-    monkeypatch.setattr(target.TorchCpu, "check", lambda _: "a CPU")
-    monkeypatch.setattr("torch._inductor.cpu_vec_isa.pick_vec_isa", lambda: None)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "before")
-    monkeypatch.setenv("COMPILER_PATH", "before")
-    place = target.Workplace()
-    service = place.start()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "of a cell"))
-    target.Inductor(settings=cell_plan().settings, options={}, service=service).check()
-    headers = Path(codecache._HEADER_DIR)
-    assert (headers.name, headers.parent.parent) == ("precompiled_headers", tmp_path)
-    assert Path(codecache._HEADER_LOCK_DIR) == headers / "locks"
-    place.stop()
-
-
 def test_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = pytest.importorskip("hwmatrix.targets.inductor.target")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -198,21 +178,16 @@ def cell_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "before")
     (tmp_path / "cells").mkdir()
     (tmp_path / "cells" / "kernel.so").touch()
-    service = {"folder": str(tmp_path), "headers": str(tmp_path / "headers")}
+    service = {"folder": str(tmp_path)}
     return lambda: target.Inductor(settings=cell_plan().settings, options={}, service=service)
 
 
 def test_cells_share_what_they_compile_until_one_is_timed(tmp_path: Path, cell_in: Callable[[], Any]) -> None:
-    from torch._inductor.async_compile import AsyncCompile
-
-    own = AsyncCompile.cpp_pybinding, AsyncCompile.wait
     cell = cell_in()
     assert cell.check() == "a CPU"
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "cells")
     assert (tmp_path / "cells" / "kernel.so").is_file()
-    assert (AsyncCompile.cpp_pybinding, AsyncCompile.wait) != own
     cell.start_cold()
-    assert (AsyncCompile.cpp_pybinding, AsyncCompile.wait) == own
     assert not (tmp_path / "cells").exists()
     cell.start_cold()
 

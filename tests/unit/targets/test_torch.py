@@ -47,7 +47,7 @@ def ready(target: TorchDevice, dtype: Dtype = Dtype.FLOAT32) -> Any:
     """Prepare a target on the CPU, whatever its device, and return the result of its first run."""
     target.device = torch.device("cpu")
     target._model = Model().to(getattr(torch, dtype.value)).eval()
-    method = target.prepare({"pixels": np.ones((2, 2), np.float32)})
+    method = target.prepare({"pixels": np.ones((2, 2), np.float32)}).method
     assert method == "torch eager mode, sdpa attention"
     return target.run()
 
@@ -328,5 +328,5 @@ def test_a_compiled_model_is_called_once_before_it_is_run(monkeypatch: pytest.Mo
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     target = TorchCpu(settings=settings(), options={"compile": True})
     target._model = Model().eval()
-    assert target.prepare({"pixels": np.ones((2, 2), np.float32)}) == "torch.compile (inductor), sdpa attention"
+    assert target.prepare({"pixels": np.ones((2, 2), np.float32)}).method == "torch.compile (inductor), sdpa attention"
     assert calls == ["called"]

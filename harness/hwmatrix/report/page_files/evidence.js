@@ -79,7 +79,7 @@ const Evidence = (() => {
   function stages(cell) {
     if (cell.stage === null) return null;
     const silent = cell.execution === "emulated" && cell.steps;
-    return part("How far it got", Funnel.draw(cell), facts([["Prepared by", cell.method], ["Compiled", cell.compiled]]),
+    return part("How far it got", Funnel.draw(cell), facts([["Prepared by", cell.method], ["Preparation", cell.preparation], ["Operators replaced", cell.replaced], ["Compiled", cell.compiled]]),
       cell.breaks && [el("h4", null, "Graph breaks"), el("ul", null, cell.breaks.split("\n").map(each => el("li", null, each)))],
       silent && el("p", {class: "hint"}, "The emulator's times say nothing about speed, and are not shown."));
   }

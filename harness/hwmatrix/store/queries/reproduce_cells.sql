@@ -6,7 +6,7 @@ SELECT
     m.status, m.stage, m.error_type, m.message, m.method, m.placement_detail, m.relative_error, m.bundle,
     -- databases up to schema 8 do not have all of these
     CAST(to_json(m) ->> '$.excess' AS DOUBLE) AS excess, to_json(m) ->> '$.precision' AS "precision",
-    to_json(m) ->> '$.failing_prompt' AS failing_prompt,
+    to_json(m) ->> '$.failing_prompt' AS failing_prompt, CAST(to_json(m) -> '$.preparation' AS VARCHAR[]) AS preparation,
     m.isolation, m.image, m.image_digest, m.versions, m.command, m.started_at,
     p.cell_key,
     r.hwmatrix_version, r.commit_id, CAST(r.plan AS VARCHAR) AS plan,

@@ -114,19 +114,28 @@ class CellPage:
         """Load ONNX Runtime Web into the page."""
         self.runtime_version = str(self.call("runtime", url=f"/runtime/{_RUNTIME}", threads=self._threads))
 
-    def load(self, bundle: Bundle, written: Callable[[OnnxExport], OnnxExport], *, only: str | None = None) -> None:
+    def load(
+        self,
+        bundle: Bundle,
+        written: Callable[[OnnxExport], OnnxExport],
+        *,
+        only: str | None = None,
+        rewritten: Callable[[tuple[OnnxExport, ...]], tuple[OnnxExport, ...]] | None = None,
+    ) -> None:
         """Load the runtime and the first export, if there is one. ``only`` names an exporter, whose export is then the only one used.
 
-        ``written`` returns an export with its graph in the cell's precision.
+        ``written`` returns an export with its graph in the cell's precision, ``rewritten`` those with replaced operators.
 
         Raises:
             BundleError: the exports are missing or damaged.
-            UnsupportedError: the graph cannot be made in the cell's precision.
+            UnsupportedError: the graph cannot be made in the cell's precision, or has nothing to replace.
         """
         self._written = written
         found = read_all(bundle, bundle.path.parent, only=only)
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
         self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
+        if rewritten is not None:
+            self._exports = rewritten(self._exports)
         self.load_runtime()
         if self._exports:
             self.fetch(written(self._exports[0]))

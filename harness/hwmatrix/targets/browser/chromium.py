@@ -57,6 +57,8 @@ class Chromium:
     it exist before a cell is measured.
     """
 
+    start_s = _STARTS * 4 * _START_S
+
     def __init__(self, installed: Installed, *, flags: tuple[str, ...], shares_device: bool, warm_up: str = "true") -> None:
         self.shares_device = shares_device
         self._installed = installed

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.models.generation_export import GenerationExport
     from hwmatrix.models.onnx_export import OnnxExport
-    from hwmatrix.records import Settings
+    from hwmatrix.records import Prepared, Settings
     from hwmatrix.records.backends import Descriptor
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.browser.cell import Session
@@ -62,6 +62,7 @@ class _OnnxRuntimeWeb:
         self._settings = settings
         self._installed = _installed(options)
         self._export = options.get("export")
+        self._rewrite = bool(options.get("rewrite"))
         self.page = CellPage(service, assets=self._installed.assets, threads=settings.threads)
         self._made: Made | None = None
         self._bundle: Bundle | None = None
@@ -82,8 +83,13 @@ class _OnnxRuntimeWeb:
             UnsupportedError: the graph cannot be made in the cell's precision.
         """
         self._bundle = bundle
-        self.page.load(bundle, self._in_precision, only=self._export)
+        self.page.load(bundle, self._in_precision, only=self._export, rewritten=self._rewritten if self._rewrite else None)
         return bundle.parameters
+
+    def _rewritten(self, exports: tuple[OnnxExport, ...]) -> tuple[OnnxExport, ...]:
+        from hwmatrix.targets.onnx.rewriting import CONSTANTS, rewritten
+
+        return rewritten(exports, self._folder_of("rewritten"), constants=CONSTANTS if self._settings.dtype is Dtype.A8W8 else {})
 
     def _in_precision(self, export: OnnxExport) -> OnnxExport:
         """An export with its graph in the cell's precision, by ONNX Runtime's own tools."""
@@ -134,10 +140,10 @@ class _OnnxRuntimeWeb:
         export, graph = self._reduced[self._prepared.export.exporter]
         return farthest_weight([(graph.path, export.path)])
 
-    def _method(self) -> str:
+    def _how(self) -> Prepared:
         export = self._prepared.export
-        how = f", {self._reduced[export.exporter][1].how}" if export.exporter in self._reduced else ""
-        return f"ONNX opset {export.opset} by the {export.exporter} exporter{export.corrected}{how}, {_runtime(self.page)}"
+        how = self._reduced[export.exporter][1].how if export.exporter in self._reduced else ""
+        return export.prepared.then(how).then(_runtime(self.page))
 
     def precision(self) -> None:
         """Return None: the graph fixes the precision."""
@@ -184,8 +190,8 @@ class _OnnxRuntimeWeb:
         """
         return browser_trace.trace(self.page, self._prepared, bundle)
 
-    def _generation(self, provider: Mapping[str, Any], place: str) -> str:
-        """Create a session for each graph of prefill and decoding, with the cache in this place. Return a description of how.
+    def _generation(self, provider: Mapping[str, Any], place: str) -> Prepared:
+        """Create a session for each graph of prefill and decoding, with the cache in this place. Return how.
 
         Raises:
             UnsupportedError: the exporter cannot express an operator, or the runtime has no kernel for one. Or the graphs cannot be made in
@@ -194,10 +200,14 @@ class _OnnxRuntimeWeb:
         """
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         found = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
+        if self._rewrite:
+            from hwmatrix.targets.onnx.rewriting import rewritten_generation
+
+            found = rewritten_generation(found, self._folder_of("rewritten"))
         graphs = self._graphs = in_precision(found, self._folder_of(_GENERATION), self._settings.dtype)
         self._generator = PageGenerator(self.page, graphs, provider, place=place)
         where = "the page's memory" if place == HOST else f"the device's memory ({place})"
-        return f"{graphs.method}, the cache in {where}, {_runtime(self.page)}"
+        return graphs.prepared.then(f"the cache in {where}, {_runtime(self.page)}")
 
     def _about_cache(self) -> str:
         """Where the cache was, to be added to the placement of a cell that generates."""
@@ -243,7 +253,7 @@ class WebGpu(_OnnxRuntimeWeb):
         _require(self._settings.dtype, WEBGPU, adapter["features"])
         return _adapter_in_words(adapter)
 
-    def prepare(self, inputs: Arrays) -> str:
+    def prepare(self, inputs: Arrays) -> Prepared:
         """Create the session with the best placement. The first run compiles its shaders.
 
         Raises:
@@ -252,9 +262,9 @@ class WebGpu(_OnnxRuntimeWeb):
         """
         with _with_the_adapter():
             self._made = self.page.prepare(_PROVIDER, "WebGpu", inputs)
-        return self._method()
+        return self._how()
 
-    def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the graphs were exported for this prompt
+    def prepare_generator(self, prompt: GenerationPrompt) -> Prepared:  # noqa: ARG002 - the graphs were exported for this prompt
         """Create the sessions of prefill and decoding. The cache stays in buffers of the device.
 
         Raises:
@@ -308,16 +318,16 @@ class WebNn(_OnnxRuntimeWeb):
         _require(self._settings.dtype, WEBNN)
         return f"WebNN context for {self._device}"
 
-    def prepare(self, inputs: Arrays) -> str:
+    def prepare(self, inputs: Arrays) -> Prepared:
         """Create the session with the best placement.
 
         Raises:
             UnsupportedError: the runtime has no kernel for an operator, or the graph cannot be made in the cell's precision.
         """
         self._made = self.page.prepare(self._provider, "WebNN", inputs)
-        return self._method()
+        return self._how()
 
-    def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the graphs were exported for this prompt
+    def prepare_generator(self, prompt: GenerationPrompt) -> Prepared:  # noqa: ARG002 - the graphs were exported for this prompt
         """Create the sessions of prefill and decoding. The cache is in the page's memory between steps.
 
         With the cache in WebNN's tensors (``ml-tensor``), ONNX Runtime Web 1.30.0 is wrong as soon as a step takes them

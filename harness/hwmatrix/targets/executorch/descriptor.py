@@ -20,6 +20,7 @@ EXECUTORCH: Final = Descriptor(
     packages=("executorch", "torch", "transformers"),
     precisions=(Dtype.FLOAT32, Dtype.A8W8),
     exports=(TRANSFORMERS, TORCH),
+    rewrites=True,
     script="executorch",
     generates=True,
     forward_only=(Dtype.A8W8,),

@@ -6,6 +6,7 @@ next. One program for both would begin with an empty cache, of which XNNPACK's d
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,10 +28,12 @@ from hwmatrix.models.generation_export import (
     still_of,
 )
 from hwmatrix.models.onnx_exporters import dynamic_axes, loaded, traced_with_any_shape
+from hwmatrix.records import Prepared
+from hwmatrix.records.vocabulary import Preparation, exported_by
 from hwmatrix.targets.decoding import run_steps
 from hwmatrix.targets.executorch import lowering, runtime
 from hwmatrix.targets.executorch.descriptor import TRANSFORMERS
-from hwmatrix.targets.executorch.operators import Replacing
+from hwmatrix.targets.executorch.operators import Replacing, drop_shifts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,9 +70,9 @@ class Component(Takes):
 class Generator:
     """Runs a prompt step by step."""
 
-    def __init__(self, *, prefill: Component, decode: Component, token: str, method: str) -> None:
+    def __init__(self, *, prefill: Component, decode: Component, token: str, prepared: Prepared) -> None:
         self.decode = decode
-        self.method = method
+        self.prepared = prepared
         self._prefill = prefill
         self._token = token
         self._state: dict[str, torch.Tensor] = {}
@@ -95,23 +98,24 @@ class Generator:
         self._state |= {name: found[name] for name in self.decode.states & found.keys()}
         if component is self.decode:
             self._values = values
-        return found[LOGITS][:, -1].numpy()
+        return found[LOGITS][:, -1:].numpy()
 
 
-def make(bundle: Bundle) -> Generator:
-    """Export, lower and load the programs of a bundle's model that generates.
+def make(bundle: Bundle, *, rewrite: bool) -> Generator:
+    """Export, lower and load the programs of a bundle's model that generates. ``rewrite`` as in :func:`lowering.make`.
 
     Raises:
         FactoryError: the reference's passes are no steps of a graph (``no_generation``).
         UnmakableError: the bundle has nothing to generate (``no_generation``).
-        UnsupportedError: ExecuTorch lacks an operator of the model.
+        UnsupportedError: ExecuTorch lacks an operator of the model, or nothing can be replaced (``nothing_to_rewrite``).
     """
     model = loaded(bundle, cache=True)
     samples, still, longest = samples_of(model, bundle, joint=False), still_of(bundle), _longest(bundle)
+    replaced = set[str]() if rewrite else None
 
     def made(component: str, sample: dict[str, Any]) -> Component:
         try:
-            return _component(bundle, component, sample, still=still, longest=longest)
+            return _component(bundle, component, sample, still=still, longest=longest, replaced=replaced)
         except Exception as failure:
             named = lowering.unsupported(failure)
             if named is None:
@@ -121,16 +125,29 @@ def make(bundle: Bundle) -> Generator:
     assert samples.prefill is not None  # noqa: S101 - the samples are not joint
     prefill, decode = made(PREFILL, samples.prefill), made(DECODE, samples.decode)
     method = f"{TRANSFORMERS} export of {PREFILL} and {DECODE}, lowered to XNNPACK for at most {longest} tokens"
-    return Generator(prefill=prefill, decode=decode, token=generation_calls.token_argument(model), method=method)
+    prepared = Prepared(method=method, preparation=(exported_by(TRANSFORMERS), Preparation.BOUNDED_LENGTHS))
+    return Generator(
+        prefill=prefill,
+        decode=decode,
+        token=generation_calls.token_argument(model),
+        prepared=prepared if replaced is None else prepared.rewritten(replaced),
+    )
 
 
-def _component(bundle: Bundle, component: str, sample: dict[str, Any], *, still: frozenset[str], longest: int) -> Component:
-    with lowering.patched():
-        (program, given), prepared = traced_with_any_shape(lambda: loaded(bundle, cache=True), sample, _traced, still=still)
-        state, constant = generation_calls.states(sample)
-        order, inputs = _arguments(program, given, constants=prepared.keys() | constant.keys(), states=state.keys())
-        _bound(program, longest)
-        lowered = lowering.lower(program, checked=False)
+def _component(
+    bundle: Bundle, component: str, sample: dict[str, Any], *, still: frozenset[str], longest: int, replaced: set[str] | None
+) -> Component:
+    def export(model: torch.nn.Module, given: dict[str, Any], axes: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        with contextlib.nullcontext() if replaced is None else Replacing(replaced):
+            return _traced(model, given, axes)
+
+    (program, given), prepared = traced_with_any_shape(lambda: loaded(bundle, cache=True), sample, export, still=still)
+    if replaced is not None:
+        drop_shifts(program.graph_module, replaced)
+    state, constant = generation_calls.states(sample)
+    order, inputs = _arguments(program, given, constants=prepared.keys() | constant.keys(), states=state.keys())
+    _bound(program, longest)
+    lowered = lowering.lower(program, TRANSFORMERS, checked=False)
     return Component(
         component=component,
         inputs=inputs,
@@ -152,7 +169,7 @@ def _traced(
     exporter: Any = DynamoExporter
     prepare_for_xnnpack(model, given)  # type: ignore[arg-type] # it takes any module
     lengths = _without_rows(axes if axes is not None else dynamic_axes(model, given, given.keys()))
-    with Replacing():
+    with lowering.repaired(TRANSFORMERS):
         program, _ = exporter().export_program(model, given, DynamoConfig(dynamic=True, dynamic_shapes=lengths))
     return program, given
 

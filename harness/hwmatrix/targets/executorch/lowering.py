@@ -14,9 +14,10 @@ import torch
 
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.models import onnx_extents
-from hwmatrix.models.exporter_shortcuts import compiling_what_is_read, sharing_sources
 from hwmatrix.models.onnx_exporters import told_of, with_extents
 from hwmatrix.models.outputs import call_options, flatten_outputs
+from hwmatrix.records import Prepared
+from hwmatrix.records.vocabulary import Preparation, exported_by
 from hwmatrix.targets.executorch.descriptor import TORCH, TRANSFORMERS
 from hwmatrix.targets.executorch.operators import Replacing, drop_shifts
 
@@ -54,7 +55,8 @@ class Exported:
     program: torch.export.ExportedProgram
     arguments: tuple[Any, ...]
     results: Any
-    method: str
+    exporter: str
+    prepared: Prepared
     unrounded: Exported | None = None
 
     def values(self, inputs: Tensors) -> list[Any]:
@@ -90,21 +92,25 @@ class Lowered:
     planned: int = 0
 
 
-def make(load: Load, inputs: Tensors, *, only: str | None = None, samples: Sequence[Tensors] = ()) -> tuple[Exported, Lowered]:
-    """Export by transformers' exporter and lower, or by torch.export alone if that fails. The second failure's message includes the first.
+def make(
+    load: Load, inputs: Tensors, *, only: str | None = None, samples: Sequence[Tensors] = (), rewrite: bool = False
+) -> tuple[Exported, Lowered]:
+    """Export and lower as transformers' ExecuTorch exporter does; if that fails, as ExecuTorch documents it, with torch.export alone.
 
-    ``load`` returns the model anew. ``only`` selects one of the two. With ``samples``, weights and activations are rounded to 8 bits, in
-    ranges that these inputs show.
+    ``load`` returns a new model. ``only`` selects one of the two. With ``samples``, weights and activations are rounded to 8 bits, in
+    ranges that these inputs show. ``rewrite`` replaces operators that ExecuTorch lacks or computes incorrectly. If both exports fail, the
+    second error's message includes the first.
 
     Raises:
-        UnsupportedError: ExecuTorch named operators that it does not have, or nothing can be rounded (``nothing_to_quantize``).
+        UnsupportedError: ExecuTorch named operators that it does not have, nothing can be rounded (``nothing_to_quantize``), or nothing can
+            be replaced (``nothing_to_rewrite``).
     """
     ways = {TRANSFORMERS: _by_transformers, TORCH: _by_torch}
     first: Exception | None = None
     for name in (only,) if only is not None else ways:
         try:
-            return _made(ways[name], load, inputs, samples)
-        except MemoryError:  # another export needs just as much memory
+            return _made(ways[name], load, inputs, samples, rewrite=rewrite)
+        except (MemoryError, UnsupportedError):  # another export needs just as much memory, or has nothing to round or to replace either
             raise
         except Exception as failure:
             if first is not None:
@@ -119,50 +125,55 @@ def make(load: Load, inputs: Tensors, *, only: str | None = None, samples: Seque
     raise AssertionError("unreachable")
 
 
-def _made(way: Callable[..., Exported], load: Load, inputs: Tensors, samples: Sequence[Tensors]) -> tuple[Exported, Lowered]:
+def _made(
+    way: Callable[..., Exported], load: Load, inputs: Tensors, samples: Sequence[Tensors], *, rewrite: bool
+) -> tuple[Exported, Lowered]:
     """Export in one way and lower, with the inputs that describe sizes held constant; if that fails, with all of them as arguments.
 
     ExecuTorch plans memory in advance. Where a shape depends on data, lowering fails, or the program does when it runs.
     """
+
+    def exported_and_lowered(fixed: Sequence[str]) -> tuple[Exported, Lowered]:
+        model, replaced = load(), set[str]()
+        with Replacing(replaced) if rewrite else contextlib.nullcontext():
+            exported = way(model, inputs, fixed=fixed)
+        if rewrite:
+            drop_shifts(exported.program.graph_module, replaced)
+            steps = (Preparation.KEPT_INTEGERS,) if samples else ()
+            exported = dataclasses.replace(exported, prepared=exported.prepared.rewritten(replaced, *steps))
+        if samples:
+            exported = _rounded(exported, inputs, samples, rewrite=rewrite)
+        return exported, lower(exported.program, exported.exporter)
+
     fixed = onnx_extents.extents(inputs)
     if not fixed:
-        return _exported_and_lowered(way, load, inputs, samples, fixed=())
+        return exported_and_lowered(())
     try:
-        return _exported_and_lowered(way, load, inputs, samples, fixed=fixed)
-    except MemoryError:
+        return exported_and_lowered(fixed)
+    except (MemoryError, UnsupportedError):
         raise
     except Exception as error:  # noqa: BLE001 - whatever the tools raise, the model may not like its inputs held
         first = told_of(error)
     # Outside the handler, so that the first attempt's error does not become the cause of the second's.
     try:
-        return _exported_and_lowered(way, load, inputs, samples, fixed=())
+        return exported_and_lowered(())
     except Exception as second:
         second.add_note(f"The first attempt, with {', '.join(fixed)} held, had failed: {first}")
         raise
 
 
-def _exported_and_lowered(
-    way: Callable[..., Exported], load: Load, inputs: Tensors, samples: Sequence[Tensors], *, fixed: Sequence[str]
-) -> tuple[Exported, Lowered]:
-    with patched():
-        exported = way(load(), inputs, fixed=fixed)
-    if samples:
-        exported = _rounded(exported, inputs, samples)
-    with patched():
-        return exported, lower(exported.program)
-
-
-def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors]) -> Exported:
+def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors], *, rewrite: bool) -> Exported:
     """Quantize the traced model as PyTorch documents it for XNNPACK (PT2E): observed with the samples, then converted and traced again.
+
+    ``rewrite``: the quantizer leaves integers alone, and the numbers that are added to them. By itself it takes some for activations, and
+    makes float32 of the others, with which no table can be read (ExecuTorch 1.5).
 
     The samples run without the exporter's patches: one replaces ``torch.bucketize``, which the observers call, by 67 million comparisons.
     """
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    class Quantizer(XNNPACKQuantizer):  # type: ignore[misc]
-        """XNNPACK's, which leaves integers alone. It takes some for activations, and makes float32 of numbers that are added to them."""
-
+    class WithoutIntegers(XNNPACKQuantizer):  # type: ignore[misc]
         def transform_for_annotation(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
             return model
 
@@ -177,19 +188,20 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors]) ->
     config = get_symmetric_quantization_config(is_per_channel=True)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        observed = prepare_pt2e(exported.program.module(), Quantizer().set_global(config))
+        quantizer = WithoutIntegers() if rewrite else XNNPACKQuantizer()
+        observed = prepare_pt2e(exported.program.module(), quantizer.set_global(config))
         for sample in samples:
             args, kwargs = exported.called(sample)
             observed(*args, **kwargs)
         args, kwargs = exported.called(inputs)
-        with patched():
-            program = torch.export.export(convert_pt2e(observed), args, kwargs, strict=False)
+        with repaired(exported.exporter):
+            program = torch.export.export(convert_pt2e(observed), args, kwargs)
     count = sum("quantize_per" in str(node.target) for node in program.graph.nodes)
     if not count:
         message = "XNNPACK's quantizer found nothing to round in the graph; float32 works"
         raise UnsupportedError(message, needs=("a linear layer or a convolution",), error_type="nothing_to_quantize")
-    method = f"{exported.method}, quantized by PT2E from {len(samples)} inputs: {count} conversions"
-    return dataclasses.replace(exported, program=program, method=method, unrounded=exported)
+    prepared = exported.prepared.then(f"quantized by PT2E from {len(samples)} inputs: {count} conversions")
+    return dataclasses.replace(exported, program=program, prepared=prepared, unrounded=exported)
 
 
 def _holds_integers(node: torch.fx.Node) -> bool:
@@ -206,7 +218,7 @@ def _by_transformers(model: torch.nn.Module, inputs: Tensors, *, fixed: Sequence
 
     exporter: Any = DynamoExporter
     sample: dict[str, Any] = dict(inputs)  # the exporter adds what it computes in advance
-    with with_extents(model, sample, fixed), Replacing():
+    with with_extents(model, sample, fixed), repaired(TRANSFORMERS):
         prepare_for_xnnpack(model, sample)  # type: ignore[arg-type] # it takes any module
         program, _ = exporter().export_program(model, sample, DynamoConfig())
     return _described(program, sample, inputs, TRANSFORMERS, fixed)
@@ -225,8 +237,8 @@ def _by_torch(model: torch.nn.Module, inputs: Tensors, *, fixed: Sequence[str]) 
             return flatten_outputs(self.inner(**given, **options))
 
     sample = dict(inputs)
-    with with_extents(model, sample, fixed), torch.no_grad(), Replacing():
-        program = torch.export.export(Flat().eval(), (sample,), strict=False)
+    with with_extents(model, sample, fixed), torch.no_grad(), repaired(TORCH):
+        program = torch.export.export(Flat().eval(), (sample,))
     return _described(program, sample, inputs, TORCH, fixed)
 
 
@@ -246,27 +258,32 @@ def _described(
         program=program,
         arguments=tuple(constants),
         results=program.call_spec.out_spec,
-        method=f"{method}, with constant {', '.join(fixed)}" if fixed else method,
+        exporter=exporter,
+        prepared=Prepared(
+            method=f"{method}, with constant {', '.join(fixed)}" if fixed else method,
+            preparation=(exported_by(exporter), Preparation.FIXED_SHAPES, *((Preparation.CONSTANT_INPUTS,) if fixed else ())),
+        ),
     )
 
 
-def lower(program: torch.export.ExportedProgram, *, checked: bool = True) -> Lowered:
-    """Give XNNPACK all that it takes, and turn the rest into calls of the runtime's kernels. Call it within :func:`patched`.
+def lower(program: torch.export.ExportedProgram, exporter: str, *, checked: bool = True) -> Lowered:
+    """Lower an exported program to XNNPACK as its exporter does: as ExecuTorch documents it, or as transformers' exporter does.
 
     ``checked`` False leaves out ExecuTorch's own check of the graph, which turns a dynamic first axis into a constant (1.5): it takes the
     length of a tensor as the number of an operator's results.
     """
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
     from transformers.exporters.exporter_executorch import _get_edge_compile_config
     from transformers.exporters.utils import apply_fx_node_fixes, apply_fx_program_fixes
 
-    drop_shifts(program.graph_module)
-    apply_fx_program_fixes("executorch", program)
-    apply_fx_node_fixes("executorch", program.graph_module)
-    config = _get_edge_compile_config("xnnpack")  # with the operators outside the core set that its own exporter lets through
-    config._check_ir_validity &= checked  # noqa: SLF001 - a documented field in spite of its name
-    with compiling_what_is_read(), _printing_modules_only(), _checking_copies_together():
+    with repaired(exporter):
+        config: Any = EdgeCompileConfig()
+        if exporter == TRANSFORMERS:
+            apply_fx_program_fixes("executorch", program)
+            apply_fx_node_fixes("executorch", program.graph_module)
+            config = _get_edge_compile_config("xnnpack")  # lets through operators outside the core set
+        config._check_ir_validity &= checked  # noqa: SLF001 - a documented field in spite of its name
         edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()], compile_config=config)
         made = edge.to_executorch()
     parts = _parts(made.exported_program().graph_module)
@@ -342,49 +359,15 @@ def prepare_patterns() -> None:
 
 
 @contextlib.contextmanager
-def patched() -> Iterator[None]:
-    """Let transformers' exporter repair what ExecuTorch cannot lower, without warnings about the tools' own calls of torch."""
+def repaired(exporter: str) -> Iterator[None]:
+    """With what transformers' exporter replaces in torch and ExecuTorch while it works, if it is the exporter. Warnings are ignored."""
     from transformers.exporters.utils import apply_patches
 
-    with warnings.catch_warnings(), apply_patches("executorch"), apply_patches("executorch.xnnpack"), sharing_sources():
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore")
+        for part in ("executorch", "executorch.xnnpack") if exporter == TRANSFORMERS else ():
+            stack.enter_context(apply_patches(part))
         yield
-
-
-@contextlib.contextmanager
-def _printing_modules_only() -> Iterator[None]:
-    """Let a graph, as text, be only its modules: for each delegate, ExecuTorch makes a line for its log from the whole graph (1.5)."""
-    graphs, text = torch.fx.GraphModule, torch.fx.GraphModule.__str__
-    graphs.__str__ = torch.nn.Module.__repr__  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        graphs.__str__ = text  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
-def _checking_copies_together() -> Iterator[None]:
-    """Let constants be copied for delegates without a check of the whole graph after each one.
-
-    The check runs every node on fake tensors, and lowering repeats it when all are copied (ExecuTorch 1.5, ``to_backend``).
-    """
-    from executorch.exir.backend import utils
-
-    copied = utils.duplicate_constant_node
-
-    def unchecked(program: torch.export.ExportedProgram, constant: str) -> set[str]:
-        vars(program)["_validate"] = lambda: None
-        try:
-            names: set[str] = copied(program, constant)
-        finally:
-            del vars(program)["_validate"]
-        return names
-
-    utils.duplicate_constant_node = unchecked
-    try:
-        yield
-    finally:
-        utils.duplicate_constant_node = copied
 
 
 def unsupported(failure: Exception | None) -> UnsupportedError | None:

@@ -1,4 +1,7 @@
-"""Functions that ExecuTorch computes wrongly or not at all, in terms of others, with the same results up to rounding."""
+"""Functions that ExecuTorch computes incorrectly or lacks, in terms of others, with the same results up to rounding.
+
+They change a model, so only the retry of a failed cell uses them (docs/preparation.md).
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,23 @@ if TYPE_CHECKING:
 
 
 class Replacing(TorchFunctionMode):
-    """Traces models with the functions below instead of PyTorch's."""
+    """Traces models with the functions below instead of PyTorch's, and adds the names of those that it replaces to ``replaced``."""
+
+    def __init__(self, replaced: set[str]) -> None:
+        super().__init__()
+        self._replaced = replaced
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the replacement if there is one for these arguments."""
         options = kwargs or {}
         replacement = _REPLACED.get(func)
-        made = replacement(*args, **options) if replacement is not None and _takes(replacement, args, options) else NotImplemented
-        return func(*args, **options) if made is NotImplemented else made
+        if replacement is None or not _takes(replacement, args, options):
+            return func(*args, **options)
+        made = replacement(*args, **options)
+        if made is NotImplemented:
+            return func(*args, **options)
+        self._replaced.add(str(replacement.__name__).lstrip("_"))
+        return made
 
 
 def _takes(replacement: Callable[..., Any], args: Any, options: Any) -> bool:
@@ -87,7 +99,7 @@ def _max(values: Tensor, dim: Any = None, keepdim: Any = None) -> Any:
     """
     if not isinstance(dim, int) or keepdim:
         return NotImplemented
-    kept = torch.max(values.movedim(dim, -1), -1, keepdim=True)
+    kept = torch.max(values.movedim(dim, -1), values.dim() - 1, keepdim=True)  # it refuses negative axes, too
     return torch.return_types.max((kept.values.squeeze(-1), kept.indices.squeeze(-1)))
 
 
@@ -109,8 +121,8 @@ def _argsort(values: Tensor, dim: int = -1, descending: Any = None, *, stable: A
     return found if found is NotImplemented else found.indices
 
 
-def drop_shifts(module: torch.fx.GraphModule) -> None:
-    """Take the softmax of values instead of the values less their maximum, which is the same.
+def drop_shifts(module: torch.fx.GraphModule, replaced: set[str]) -> None:
+    """Take the softmax of values instead of the values less their maximum, which is the same. Add its name to ``replaced`` if there is one.
 
     XNNPACK's delegate (ExecuTorch 1.5) computes the maximum, the difference and the softmax right, each by itself, and something else
     together: a relative error of 2.8.
@@ -121,6 +133,7 @@ def drop_shifts(module: torch.fx.GraphModule) -> None:
             given = node.args[0]
             if _is_shifted(given, node.args[1]):
                 node.replace_input_with(given, given.args[0])
+                replaced.add("softmax of differences")
 
 
 def _is_shifted(node: torch.fx.Node, axis: int) -> bool:

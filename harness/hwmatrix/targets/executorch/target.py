@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
-    from hwmatrix.records import Settings
+    from hwmatrix.records import Prepared, Settings
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.executorch.generator import Generator
     from hwmatrix.targets.protocol import Arrays, OnStep
@@ -35,13 +35,18 @@ _SLOWEST: Final = 3
 
 
 class Executorch:
-    """Lowers the model with the XNNPACK delegate in each cell. ``options["export"]`` names an exporter, then the only one tried."""
+    """Lowers the model with the XNNPACK delegate in each cell.
+
+    ``options["export"]`` names an exporter, then the only one tried. ``options["rewrite"]`` replaces operators that ExecuTorch lacks or
+    computes incorrectly (:mod:`hwmatrix.targets.executorch.operators`).
+    """
 
     reserves_address_space = False
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
         self._settings = settings
         self._export = options.get("export")
+        self._rewrite = bool(options.get("rewrite"))
         self._bundle: Bundle | None = None
         self._model: torch.nn.Module | None = None
         self._exported: lowering.Exported | None = None
@@ -81,21 +86,23 @@ class Executorch:
         self._bundle, self._model = bundle, self._loaded_from(bundle)
         return sum(parameter.numel() for parameter in self._model.parameters())
 
-    def prepare(self, inputs: Arrays) -> str:
+    def prepare(self, inputs: Arrays) -> Prepared:
         """Export and lower the model for inputs of these shapes, and load the program. The PyTorch model is released afterwards.
 
         Raises:
             UnsupportedError: ExecuTorch does not know an operator of the model, or its runtime has no kernel for it: the message names it.
-                Or the model cannot be quantized.
+                Or the model cannot be quantized, or has nothing to replace.
         """
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         calibrated = calibration_inputs(self._bundle, inputs) if self._settings.dtype is Dtype.A8W8 else []
         samples = [lowering.tensors_of(sample) for sample in calibrated]
-        self._exported, self._lowered = lowering.make(self._loaded, lowering.tensors_of(inputs), only=self._export, samples=samples)
+        self._exported, self._lowered = lowering.make(
+            self._loaded, lowering.tensors_of(inputs), only=self._export, samples=samples, rewrite=self._rewrite
+        )
         self._model = None
         self._program = runtime.Program(self._lowered.data, kernels=self._lowered.kernels)
         self.feed(inputs)
-        return self._exported.method
+        return self._exported.prepared
 
     def _loaded(self) -> torch.nn.Module:
         """The loaded model, and for a second export the same anew: the first one may have changed it."""
@@ -182,16 +189,17 @@ class Executorch:
         self._bundle = bundle
         return bundle.parameters
 
-    def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the bundle has all prompts
+    def prepare_generator(self, prompt: GenerationPrompt) -> Prepared:  # noqa: ARG002 - the bundle has all prompts
         """Export and lower prefill and decoding for lengths up to that of the longest prompt, and load the programs.
 
         Raises:
             UnsupportedError: ExecuTorch does not know an operator of the model, or its runtime has no kernel for it: the message names it.
+                Or the model has nothing to replace.
         """
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
-        self._generator = make_generator(self._bundle)
+        self._generator = make_generator(self._bundle, rewrite=self._rewrite)
         self._lowered, self._program = self._generator.decode.lowered, self._generator.decode.program
-        return self._generator.method
+        return self._generator.prepared
 
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
         """Run the programs step by step."""

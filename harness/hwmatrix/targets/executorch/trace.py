@@ -36,9 +36,9 @@ def trace_graph(exported: Exported, inputs: Mapping[str, torch.Tensor]) -> Trace
     kept, names = _all_values(whole)
     with torch.no_grad():
         expected = kept(*arguments)
-        with lowering.patched():
-            again = torch.export.export(kept, tuple(arguments), strict=False)
-            lowered = lowering.lower(again)
+        with lowering.repaired(exported.exporter):
+            again = torch.export.export(kept, tuple(arguments))
+        lowered = lowering.lower(again, exported.exporter)
     actual = runtime.Program(lowered.data, kernels=lowered.kernels).run(arguments)
     marked = exported.named([_Named(name) for name in results])
     return Trace(

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = "folder"
 _OF_CELLS: Final = "cells"
-_HEADERS: Final = "headers"
 _KEPT_FREE: Final = 2 << 30
 """Bytes to leave free on a large disk; on a small one, such as a container's, half of it."""
 _PREFIX: Final = "hwmatrix-inductor-"
@@ -69,33 +68,18 @@ class Inductor(TorchCpu):
             os.environ[_CACHE] = str(cache)
             if (linker := Path(self._service[_FOLDER]) / _LINKER).is_dir():
                 os.environ[_PROGRAMS] = str(linker)
-            self._share_headers(self._service[_HEADERS])
-            from hwmatrix.targets.inductor import together
-
-            together.start()
             disk = shutil.disk_usage(cache.parent)
             if disk.free < min(disk.total // 2, _KEPT_FREE):
                 shutil.rmtree(cache, ignore_errors=True)
         return super().check()
 
-    @staticmethod
-    def _share_headers(folder: str) -> None:
-        """Keep precompiled headers for all cells. In a cell's new interpreter, PyTorch would keep them among the cell's temporary files."""
-        from torch._inductor import codecache
-
-        codecache._HEADER_DIR = folder  # noqa: SLF001 - PyTorch has no setting for it
-        codecache._HEADER_LOCK_DIR = str(Path(folder) / "locks")  # noqa: SLF001
-
     def start_cold(self) -> None:
-        """Empty the cache of compiled code, compile each kernel on its own, and link with the compiler's own linker, as for a user.
+        """Empty the cache of compiled code, and link with the compiler's own linker.
 
-        Without timing, models of one kernel compile it once, together with the others of its graph, and mold links them where it is
-        installed: GNU ld reads all symbols of PyTorch for every file.
+        Without timing, a kernel that another cell has compiled is taken from the cache, and mold links where it is installed: GNU ld reads
+        all symbols of PyTorch for every file.
         """
         if self._service is not None:
-            from hwmatrix.targets.inductor import together
-
-            together.stop()
             if os.environ.get(_PROGRAMS) == str(Path(self._service[_FOLDER]) / _LINKER):
                 del os.environ[_PROGRAMS]
             shutil.rmtree(Path(self._service[_FOLDER]) / _OF_CELLS, ignore_errors=True)
@@ -112,6 +96,7 @@ class Workplace:
     """A folder for the compiled code of cells, with what all need: a test of the instruction sets, made once."""
 
     shares_device = False
+    start_s = 60.0
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -130,13 +115,12 @@ class Workplace:
             (self._folder / _LINKER).mkdir()
             (self._folder / _LINKER / "ld").symlink_to(linker)
         from torch._inductor import cpu_vec_isa
-        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
         try:
             cpu_vec_isa.pick_vec_isa()
         except Exception as error:
             raise UnavailableError(f"the compiler {compiler.found()} does not work: {error}", error_type="compiler_missing") from error
-        return {_FOLDER: str(self._folder), _HEADERS: str(Path(default_cache_dir()) / "precompiled_headers")}
+        return {_FOLDER: str(self._folder)}
 
     def alive(self) -> bool:
         """Whether the folder is there."""

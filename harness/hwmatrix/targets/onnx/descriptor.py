@@ -23,6 +23,7 @@ ONNXRUNTIME: Final = Descriptor(
     forward_only=(Dtype.A8W8,),
     onnx=OnnxUse.FIRST,
     exports=EXPORTERS,
+    rewrites=True,
     script="onnxruntime",
     generation_script=True,
     generates=True,

@@ -58,7 +58,7 @@ class OnnxGenerator:
         wanted = {name: own for name, own in graph.outputs.items() if own == LOGITS or own in self._needed}
         found = self._sessions[graph.component].run_with_ort_values(list(wanted), feed)
         by_name = dict(zip(wanted.values(), found, strict=True))
-        logits: np.ndarray[Any, Any] = by_name.pop(LOGITS).numpy()[:, -1]
+        logits: np.ndarray[Any, Any] = by_name.pop(LOGITS).numpy()[:, -1:]
         self._state |= by_name
         return logits
 
@@ -70,7 +70,7 @@ def with_graphs(export: GenerationExport, path_of: Callable[[Path], Path]) -> Ge
 
 
 def in_precision(export: GenerationExport, folder: Path, dtype: Dtype) -> GenerationExport:
-    """The graphs of a generation in a precision, written to a folder. ``method`` says how they were made.
+    """The graphs of a generation in a precision, written to a folder. ``prepared`` says how they were made.
 
     Raises:
         UnsupportedError: as for :func:`hwmatrix.targets.onnx.weights.reduced`.
@@ -78,8 +78,8 @@ def in_precision(export: GenerationExport, folder: Path, dtype: Dtype) -> Genera
     if dtype is Dtype.FLOAT32:
         return export
     made = {graph.path: reduced(graph.path, folder, dtype) for graph in export.graphs}
-    method = f"{export.method}, {'; '.join(dict.fromkeys(graph.how for graph in made.values()))}"
-    return dataclasses.replace(with_graphs(export, lambda path: made[path].path), method=method)
+    prepared = export.prepared.then("; ".join(dict.fromkeys(graph.how for graph in made.values())))
+    return dataclasses.replace(with_graphs(export, lambda path: made[path].path), prepared=prepared)
 
 
 def _values(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:

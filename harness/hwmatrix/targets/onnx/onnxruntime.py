@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.models.generation_export import GenerationExport
-    from hwmatrix.records import Settings
+    from hwmatrix.records import Prepared, Settings
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
     from hwmatrix.targets.steps import RoundedWeight
@@ -53,6 +53,7 @@ class OnnxRuntime:
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
         self._settings = settings
         self._export = options.get("export")
+        self._rewrite = bool(options.get("rewrite"))
         self._exports: tuple[OnnxExport, ...] = ()
         self._failures: tuple[OnnxFailure, ...] = ()
         self._taken: OnnxExport | None = None
@@ -91,14 +92,23 @@ class OnnxRuntime:
         return f"{name}, {hardware.PROVIDER}"
 
     def load(self, bundle: Bundle) -> int:
-        """Read and verify the exports. Return the model's number of parameters, since graphs also hold constant-folded copies."""
+        """Read and verify the exports. Return the model's number of parameters, since graphs also hold constant-folded copies.
+
+        Raises:
+            UnsupportedError: operators are to be replaced, and no export has any (``nothing_to_rewrite``).
+        """
         found = read_all(bundle, bundle.path.parent, only=self._export)
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
+        if self._rewrite:
+            from hwmatrix.targets.onnx.rewriting import CONSTANTS, rewritten
+
+            constants = CONSTANTS if self._settings.dtype is Dtype.A8W8 else {}
+            self._exports = rewritten(self._exports, self._folder(), constants=constants)
         self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
         self._bundle = bundle
         return bundle.parameters
 
-    def prepare(self, inputs: Arrays) -> str:
+    def prepare(self, inputs: Arrays) -> Prepared:
         """Create a session from the first export that the runtime accepts.
 
         Raises:
@@ -123,11 +133,11 @@ class OnnxRuntime:
             self.feed(inputs)
             names = [output.name for output in self._session.get_outputs()]
             self._wanted = {own: name for own, name in zip(names, export.outputs, strict=True) if name is not None}
-            return f"{export.exporter} ONNX export, opset {export.opset}{export.corrected}{how}"
+            return export.prepared.then(how)
         raise _refused(failures) from failures[0]
 
     def _reduced(self, export: OnnxExport, inputs: Arrays) -> tuple[Path, str]:
-        """The graph in the cell's precision, and how it was made, for ``method``."""
+        """The graph in the cell's precision, and how it was made, in words."""
         dtype = self._settings.dtype
         if dtype not in _REDUCED:
             return export.path, ""
@@ -136,7 +146,7 @@ class OnnxRuntime:
         samples = [{name: np.ascontiguousarray(sample[name]) for name in export.inputs} for sample in calibrated]
         made = reduced(export.path, self._folder(), dtype, samples)
         self._graph = made.path
-        return made.path, f", {made.how}"
+        return made.path, made.how
 
     def _folder(self) -> Path:
         """A folder for graphs of this cell, which is removed with this object."""
@@ -206,7 +216,7 @@ class OnnxRuntime:
         self._bundle = bundle
         return bundle.parameters
 
-    def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the graphs were exported for this prompt
+    def prepare_generator(self, prompt: GenerationPrompt) -> Prepared:  # noqa: ARG002 - the graphs were exported for this prompt
         """Read and verify the graphs of prefill and decoding, and create a session for each.
 
         Raises:
@@ -216,6 +226,10 @@ class OnnxRuntime:
         """
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         found = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
+        if self._rewrite:
+            from hwmatrix.targets.onnx.rewriting import rewritten_generation
+
+            found = rewritten_generation(found, self._folder())
         graphs = self._graphs = in_precision(found, self._folder(), self._settings.dtype)
         try:
             self._generator = OnnxGenerator(graphs, self._session_of)
@@ -223,7 +237,7 @@ class OnnxRuntime:
             raise
         except Exception as failure:
             raise _refused([failure]) from failure
-        return graphs.method
+        return graphs.prepared
 
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
         """Run the graphs step by step."""

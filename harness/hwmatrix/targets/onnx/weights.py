@@ -24,7 +24,6 @@ from hwmatrix.errors import UnsupportedError
 from hwmatrix.records import Dtype
 from hwmatrix.targets.nudge import nudge
 from hwmatrix.targets.onnx import rounded
-from hwmatrix.targets.onnx.copies import RENAMED, rename_shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,9 +81,9 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
             model = onnx.load(made)
             how = f"quantize_dynamic: {_some(_count(model, 'MatMulInteger'))} MatMulInteger"
         else:
-            model, renamed = _calibrated(path, made, samples)
+            model = _calibrated(path, made, samples)
             count = _some(_count(model, "QuantizeLinear"))
-            how = f"quantize_static in QDQ format from {len(samples)} inputs: {count} QuantizeLinear{renamed}"
+            how = f"quantize_static in QDQ format from {len(samples)} inputs: {count} QuantizeLinear"
     _save(model, made)
     return ReducedGraph(path=made, how=how)
 
@@ -211,14 +210,10 @@ def _in_groups(model: Any) -> tuple[Any, int]:
     return quantizer.model.model, _count(quantizer.model.model, "MatMulNBits")
 
 
-def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> tuple[Any, str]:
-    """The graph, and what was renamed for it, for ``how``."""
+def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> Any:
     import onnx
-    import onnx_ir
 
     tool = _module("onnxruntime.quantization")
-    model = onnx_ir.from_proto(_loaded(path))
-    renamed = rename_shared(model)
 
     class Reader(tool.CalibrationDataReader):  # type: ignore[misc, name-defined]
         """The inputs, one after another."""
@@ -230,7 +225,7 @@ def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> tuple[Any,
             return next(self._left, None)
 
     tool.quantize_static(
-        onnx_ir.to_proto(model),
+        _loaded(path),
         made,
         Reader(),
         quant_format=tool.QuantFormat.QDQ,
@@ -240,7 +235,7 @@ def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> tuple[Any,
     )
     calibrated = onnx.load(made)
     _like_zero_points(calibrated)
-    return calibrated, f", {RENAMED}" if renamed else ""
+    return calibrated
 
 
 def _like_zero_points(model: Any) -> None:

@@ -28,7 +28,6 @@ OPENVINO: Final = Descriptor(
     rounds=(Dtype.INT8, Dtype.INT4, Dtype.A8W8),
     forward_only=(Dtype.A8W8,),
     exports=("transformers", TRACE),
-    converter="openvino.",
     forward_export="openvino",
     own_graph=("export", "attention"),
     wide_weights=True,

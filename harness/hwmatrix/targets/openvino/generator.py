@@ -68,5 +68,5 @@ class OpenVinoGenerator:
         for name, own in graph.outputs.items():
             if own in self._export.states:
                 self._state[own] = np.array(request.get_tensor(name).data)
-        logits: np.ndarray[Any, Any] = np.array(request.get_tensor(LOGITS).data[:, -1])
+        logits: np.ndarray[Any, Any] = np.array(request.get_tensor(LOGITS).data[:, -1:])
         return logits

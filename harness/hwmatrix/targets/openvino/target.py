@@ -15,7 +15,7 @@ from hwmatrix.models.build import load_model
 from hwmatrix.models.calibration import calibration_inputs
 from hwmatrix.models.onnx_export import read_generation, read_openvino
 from hwmatrix.models.openvino_conversion import Converted, by_exporter, by_trace, convert
-from hwmatrix.records import Dtype, Placement
+from hwmatrix.records import Dtype, Placement, Preparation
 from hwmatrix.targets.openvino.descriptor import OPENVINO, TRACE
 from hwmatrix.targets.openvino.device import input_names, name_of, tensor
 from hwmatrix.targets.openvino.generator import OpenVinoGenerator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.models.generation_export import GenerationExport
     from hwmatrix.models.openvino_conversion import OpenVinoExport
-    from hwmatrix.records import Settings
+    from hwmatrix.records import Prepared, Settings
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
     from hwmatrix.targets.steps import RoundedWeight
@@ -146,7 +146,7 @@ class OpenVino:
         self._model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=self._attention)
         return sum(parameter.numel() for parameter in self._model.parameters())
 
-    def prepare(self, inputs: Arrays) -> str:
+    def prepare(self, inputs: Arrays) -> Prepared:
         """Read the graph or convert the model and release it, fix the shapes to those of the inputs, and compile.
 
         Raises:
@@ -159,16 +159,16 @@ class OpenVino:
         self._compiled = self._compile(program)
         self._request = self._compiled.create_infer_request()
         self.feed(inputs)
-        return f"{converted.method}{how}"
+        return converted.prepared.then(how, Preparation.FIXED_SHAPES)
 
     def _reduced(self, program: Any, inputs: Arrays) -> tuple[Any, str]:
-        """The graph with its weights in the cell's precision, and how that was made, for ``method``."""
+        """The graph with its weights in the cell's precision, and how that was made, in words."""
         dtype = self._settings.dtype
         if dtype not in _REDUCED:
             return program, ""
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         made, how = reduced(program, dtype, calibration_inputs(self._bundle, inputs) if dtype is Dtype.A8W8 else ())
-        return made, f", {how}{'' if self._hints else ', multiplied as the plugin chooses'}"
+        return made, f"{how}{'' if self._hints else ', multiplied as the plugin chooses'}"
 
     def in_float(self) -> InFloat | None:
         """Compile the same graph with its rounded weights as float32 numbers. None without hints: what the plugin rounds is not known."""
@@ -213,7 +213,7 @@ class OpenVino:
         """The graph with the shapes of the inputs: read, or converted from the loaded model, which is released."""
         if self._export is not None:
             program = self._core.read_model(self._export.path)
-            converted = Converted(program=program, output_names=self._export.outputs, method=self._export.method)
+            converted = Converted(program=program, output_names=self._export.outputs, prepared=self._export.prepared)
         else:
             assert self._model is not None  # noqa: S101 - the order of the protocol
             converted = self._convert_model(self._model, {name: torch.from_numpy(array) for name, array in inputs.items()})
@@ -269,7 +269,7 @@ class OpenVino:
         self._bundle = bundle
         return bundle.parameters
 
-    def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the graphs were exported for this prompt
+    def prepare_generator(self, prompt: GenerationPrompt) -> Prepared:  # noqa: ARG002 - the graphs were exported for this prompt
         """Read and verify the graphs of prefill and decoding, and compile them.
 
         Raises:
@@ -289,7 +289,7 @@ class OpenVino:
 
         self._generator, self._graphs = OpenVinoGenerator(graphs, compiled), graphs
         self._compiled = self._generator.decoding
-        return f"{graphs.method}{made}{self._precision_of_the_cache()}"
+        return graphs.prepared.then(made).then(self._precision_of_the_cache())
 
     def generator_in_float(self) -> GeneratingInFloat | None:
         """Compile the same graphs with their rounded weights as float32 numbers. None without hints, as for :meth:`in_float`."""
@@ -320,7 +320,7 @@ class OpenVino:
         """The precision in which the compiled graph keeps its state, in words. The plugin chooses it apart from that of the computation."""
         if not self._generator or not self._generator.stateful or _CACHE not in self._compiled.get_property("SUPPORTED_PROPERTIES"):
             return ""
-        return f", KV cache in {self._compiled.get_property(_CACHE).to_string()}"
+        return f"KV cache in {self._compiled.get_property(_CACHE).to_string()}"
 
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
         """Run the graphs step by step."""

@@ -23,6 +23,7 @@ QNN: Final = Descriptor(
     held_out=8,
     onnx=OnnxUse.BEST,
     exports=EXPORTERS,
+    rewrites=True,
     script="qnn",
     no_generation="QNN prepares a graph for fixed shapes, and the cache of the exported graphs grows with every token",
     options=(Option(name="soc_model", kind=int),),

@@ -1,4 +1,7 @@
-"""Rewrites an ONNX export for QNN: replaces operators that the HTP computes incorrectly, and quantizes to 8 or 16 bits."""
+"""Makes the graph that QNN gets of an ONNX export: the export itself, or one quantized to 8 or 16 bits.
+
+What replaces operators and constants below changes a model, so only the retry of a failed cell uses it (docs/preparation.md).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from onnxscript import version_converter
 from onnxscript.rewriter import pattern
 
 from hwmatrix.models.calibration import CALIBRATION_SAMPLES
-from hwmatrix.records import Dtype
-from hwmatrix.targets.onnx.copies import RENAMED, rename_shared
+from hwmatrix.records import Dtype, Preparation, Prepared
+from hwmatrix.targets.onnx import rewriting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,41 +39,22 @@ _RMS_OPSET: Final = 23
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QnnGraph:
-    """A graph on disk, and the steps that produced it."""
+    """A graph on disk, and how it was made."""
 
     path: Path
-    steps: tuple[str, ...]
+    prepared: Prepared
 
 
 def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, samples: Iterable[Arrays]) -> QnnGraph:
-    """Make the graph of an export for a precision. For float16, weights stay float32: the HTP converts them when it prepares the graph.
+    """Make the graph of an export for a precision. For float16 it is the export: the HTP converts its weights when it prepares the graph.
 
     Files go to ``folder``. The export's own file is not changed. ``samples`` are inputs to take value ranges from.
     """
-    model = onnx_ir.load(export.path)
-    steps = [f"{export.exporter} ONNX export{export.corrected}"]
-    if fuse_rms_norms(model):
-        steps.append("RMS norms fused over rows")
-    if take_rows_by_gather(model):
-        steps.append("rows taken by Gather")
-    if divide_for_reciprocals(model):
-        steps.append("reciprocals as divisions")
-    if floor_exponents(model):
-        steps.append(f"exponents raised to {_EXPONENT_FLOOR:g}")
-    if pool_globally(model):
-        steps.append("windows beyond the input pooled globally")
-    if dtype is not Dtype.FLOAT16 and raise_masks(model):
-        steps.append(f"masks raised to {_MASK_FLOOR:g}")
-    if dtype is not Dtype.FLOAT16 and rename_shared(model):
-        steps.append(RENAMED)
-    path = folder / f"{export.exporter}.onnx"
-    beside = export.path.with_name(f"{export.path.name}.data").exists()
-    onnx_ir.save(model, path, external_data=f"{path.name}.data" if beside else None)
-    if dtype is not Dtype.FLOAT16:
-        used = [{name: sample[name] for name in export.inputs} for sample in itertools.islice(samples, CALIBRATION_SAMPLES)]
-        path = _quantize(path, dtype, used)
-        steps.append(f"quantized to {dtype.value} from {len(used)} inputs")
-    return QnnGraph(path=path, steps=tuple(steps))
+    if dtype is Dtype.FLOAT16:
+        return QnnGraph(path=export.path, prepared=export.prepared)
+    used = [{name: sample[name] for name in export.inputs} for sample in itertools.islice(samples, CALIBRATION_SAMPLES)]
+    path = _quantize(export.path, folder, dtype, used)
+    return QnnGraph(path=path, prepared=export.prepared.then(f"quantized to {dtype.value} from {len(used)} inputs"))
 
 
 def fuse_rms_norms(model: onnx_ir.Model) -> int:
@@ -221,7 +205,7 @@ class _Reader:
         self._next = iter(self._samples)
 
 
-def _quantize(path: Path, dtype: Dtype, samples: Sequence[Mapping[str, np.ndarray[Any, Any]]]) -> Path:
+def _quantize(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Mapping[str, np.ndarray[Any, Any]]]) -> Path:
     """Insert QuantizeLinear and DequantizeLinear with ONNX Runtime's own configuration for QNN."""
     from onnxruntime import quantization
     from onnxruntime.quantization.execution_providers import qnn
@@ -230,7 +214,7 @@ def _quantize(path: Path, dtype: Dtype, samples: Sequence[Mapping[str, np.ndarra
         """onnxruntime checks for its base class."""
 
     activations = {Dtype.A16W8: quantization.QuantType.QUInt16, Dtype.A8W8: quantization.QuantType.QUInt8}[dtype]
-    prepared, quantized = path.with_name("prepared.onnx"), path.with_name(f"{path.stem}-{dtype.value}.onnx")
+    prepared, quantized = folder / "prepared.onnx", folder / f"{path.stem}-{dtype.value}.onnx"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the quantization tools use deprecated calls of onnx and numpy
         source = prepared if qnn.qnn_preprocess_model(path, prepared) else path
@@ -258,3 +242,14 @@ def _fused_rms_norm(op: Any, x: Any, scale: Any, epsilon: Any) -> Any:
 
 
 _RMS_RULES: Final = pattern.RewriteRuleSet([pattern.RewriteRule(_rms_norm, _fused_rms_norm, _is_rms_norm)], commute=True)
+
+OPERATORS: Final[dict[str, rewriting.Change]] = rewriting.OPERATORS | {
+    "RMS norm": fuse_rms_norms,
+    "GatherND": take_rows_by_gather,
+    "Reciprocal": divide_for_reciprocals,
+    "Exp": floor_exponents,
+    "AveragePool": pool_globally,
+}
+"""What replaces operators that the HTP rejects or computes incorrectly, by their names, in this order."""
+CONSTANTS: Final[dict[Preparation, rewriting.Change]] = {Preparation.RAISED_MASKS: raise_masks} | rewriting.CONSTANTS
+"""What changes constants before a graph is quantized."""

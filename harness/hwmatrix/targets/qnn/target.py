@@ -14,12 +14,13 @@ from hwmatrix.errors import CellFailure, UnavailableError, UnsupportedError
 from hwmatrix.hardware import qnn as hardware
 from hwmatrix.models.calibration import TokenIds, random_samples
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
-from hwmatrix.records import Placement
+from hwmatrix.records import Dtype, Placement, Prepared
 from hwmatrix.targets.onnx import graph as ort_graph
 from hwmatrix.targets.onnx import trace as onnx_trace
+from hwmatrix.targets.onnx.rewriting import rewritten
 from hwmatrix.targets.qnn import values as qnn_values
 from hwmatrix.targets.qnn.descriptor import QNN
-from hwmatrix.targets.qnn.graph import make_graph
+from hwmatrix.targets.qnn.graph import CONSTANTS, OPERATORS, make_graph
 from hwmatrix.targets.qnn.trace import CHANGED, look
 
 if TYPE_CHECKING:
@@ -37,13 +38,13 @@ _LOG_ERRORS: Final = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Prepared:
+class Accepted:
     """A session for one export. ``nodes`` counts operator types by their execution provider."""
 
     session: Any
     export: OnnxExport
     nodes: dict[str, Counter[str]]
-    steps: tuple[str, ...]
+    prepared: Prepared
 
     @property
     def count(self) -> int:
@@ -62,20 +63,25 @@ class Prepared:
 
 
 class Qnn:
-    """Runs the ONNX export with the better placement on QNN's HTP backend. ``options["soc_model"]`` is QNN's number of the chip."""
+    """Runs the ONNX export with the better placement on QNN's HTP backend.
+
+    ``options["soc_model"]`` is QNN's number of the chip. ``options["rewrite"]`` replaces operators and constants (:mod:`.graph`).
+    """
 
     reserves_address_space = False
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
         self._settings = settings
         self._export = options.get("export")
+        self._rewrite = bool(options.get("rewrite"))
         self._soc_model = int(options.get("soc_model", _SOC_MODEL))
         self._devices: list[Any] = []
         self._exports: tuple[OnnxExport, ...] = ()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._failures: tuple[OnnxFailure, ...] = ()
         self._ids = TokenIds(count=0, special=frozenset())
         self._calibration: list[dict[str, np.ndarray[Any, Any]]] = []
-        self._prepared: Prepared | None = None
+        self._prepared: Accepted | None = None
         self._feed: dict[str, np.ndarray[Any, Any]] = {}
         self._wanted: dict[str, str] = {}
         self._had: dict[str, np.ndarray[Any, Any]] = {}
@@ -109,15 +115,23 @@ class Qnn:
         return f"{name}, soc_model {self._soc_model}"
 
     def load(self, bundle: Bundle) -> int:
-        """Read and verify the exports. Return the model's number of parameters, since graphs also hold constant-folded copies."""
+        """Read and verify the exports. Return the model's number of parameters, since graphs also hold constant-folded copies.
+
+        Raises:
+            UnsupportedError: operators are to be replaced, and no export has any (``nothing_to_rewrite``).
+        """
         found = read_all(bundle, bundle.path.parent, only=self._export)
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
         self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
+        if self._rewrite:
+            self._folder = tempfile.TemporaryDirectory(prefix="hwmatrix-qnn-")
+            constants = {} if self._settings.dtype is Dtype.FLOAT16 else CONSTANTS
+            self._exports = rewritten(self._exports, Path(self._folder.name), operators=OPERATORS, constants=constants)
         self._ids = TokenIds.of(bundle)
         self._calibration = bundle.calibration()
         return bundle.parameters
 
-    def prepare(self, inputs: Arrays) -> str:
+    def prepare(self, inputs: Arrays) -> Prepared:
         """Prepare the exports until QNN accepts one entirely. Keep the one with the largest share on QNN.
 
         Raises:
@@ -126,7 +140,7 @@ class Qnn:
         """
         if not self._exports:
             raise no_graph(self._failures)
-        best: Prepared | None = None
+        best: Accepted | None = None
         failures: list[Exception] = []
         for export in self._exports:
             try:
@@ -151,7 +165,7 @@ class Qnn:
         self.feed(inputs)
         names = [output.name for output in best.session.get_outputs()]
         self._wanted = {own: name for own, name in zip(names, best.export.outputs, strict=True) if name is not None}
-        return ", ".join(best.steps)
+        return best.prepared
 
     def precision(self) -> None:
         """Return None: the graph fixes the precision."""
@@ -216,11 +230,11 @@ class Qnn:
         """What quantization takes value ranges from: the bundle's inputs for that, never those that are evaluated, if it has any."""
         return self._calibration or random_samples({name: inputs[name] for name in export.inputs}, self._ids)
 
-    def _prepare(self, export: OnnxExport, inputs: Arrays) -> Prepared:
+    def _prepare(self, export: OnnxExport, inputs: Arrays) -> Accepted:
         with tempfile.TemporaryDirectory(prefix="hwmatrix-qnn-") as folder:
             graph = make_graph(export, Path(folder), dtype=self._settings.dtype, samples=self._samples(export, inputs))
             session = self.session(str(graph.path))
-        return Prepared(session=session, export=export, nodes=nodes_of(session), steps=graph.steps)
+        return Accepted(session=session, export=export, nodes=nodes_of(session), prepared=graph.prepared)
 
     def session(self, model: str | bytes) -> Any:
         """Create a session that never falls back as a whole, and that records which nodes QNN accepted."""

@@ -12,7 +12,7 @@ from hwmatrix.errors import UnsupportedError
 from hwmatrix.models import generation
 from hwmatrix.models.build import load_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
-from hwmatrix.records import Dtype, Placement
+from hwmatrix.records import Dtype, Placement, Prepared
 from hwmatrix.targets.torch import integers
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class TorchDevice:
         self._model = load_model(bundle.model_dir, bundle.model_class, self._computes, attention=self._options.get("attention"))
         return sum(parameter.numel() for parameter in self._model.parameters())
 
-    def prepare(self, inputs: Arrays) -> str:
+    def prepare(self, inputs: Arrays) -> Prepared:
         """Move the model and the inputs to the device. With ``compile``, also make the first call, in which torch.compile compiles."""
         assert self._model is not None  # noqa: S101 - the order of the protocol
         self._call = self._model.to(self.device)
@@ -74,7 +74,7 @@ class TorchDevice:
         self._inputs |= self._placed(inputs)
         way = self._compile() if self._compiles else "torch eager mode"
         attention = getattr(self._model.config, "_attn_implementation", None)
-        return f"{way}, {attention} attention" if attention else way
+        return Prepared(method=f"{way}, {attention} attention" if attention else way)
 
     def precision(self) -> None:
         """Return None: the tensors' types fix the precision."""
@@ -160,7 +160,7 @@ class TorchDevice:
         self._model = load_model(bundle.model_dir, bundle.model_class, self._computes, attention=attention, cache=True)
         return sum(parameter.numel() for parameter in self._model.parameters())
 
-    def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - nothing is exported
+    def prepare_generator(self, prompt: GenerationPrompt) -> Prepared:  # noqa: ARG002 - nothing is exported
         """Move the model to the device.
 
         Raises:
@@ -172,7 +172,7 @@ class TorchDevice:
             raise UnsupportedError(message, needs=("torch.compile",), error_type="generation_unsupported")
         self._model.to(self.device)
         attention = getattr(self._model.config, "_attn_implementation", None)
-        return "transformers generate" + (f", {attention} attention" if attention else "")
+        return Prepared(method="transformers generate" + (f", {attention} attention" if attention else ""))
 
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
         """Call ``generate`` of transformers."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from hwmatrix.models.bundle import GenerationPrompt
-    from hwmatrix.records import Settings
+    from hwmatrix.records import Prepared, Settings
     from hwmatrix.targets.protocol import Arrays, OnStep
 
 _FALLBACK: Final = "PYTORCH_ENABLE_MPS_FALLBACK"
@@ -50,7 +50,7 @@ class TorchMps(TorchDevice):
             raise UnavailableError(f"this PyTorch ({torch.__version__}) {why}", error_type="torch_build")
         return f"mps: {chip}"
 
-    def prepare(self, inputs: Arrays) -> str:
+    def prepare(self, inputs: Arrays) -> Prepared:
         """Prepare as on every device. With ``compile`` this runs the model, and may find an operator that MPS lacks."""
         with _missing_operators():
             return super().prepare(inputs)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
+    from hwmatrix.records import Prepared
     from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
     from hwmatrix.targets.steps import RoundedWeight
 
@@ -31,14 +32,14 @@ class RoundingDevice(TorchDevice):
         self._bundle = bundle
         return super().load(bundle)
 
-    def prepare(self, inputs: Arrays) -> str:
+    def prepare(self, inputs: Arrays) -> Prepared:
         """Round the weights, and then prepare the model, so that the device never holds the unrounded ones.
 
         Raises:
             UnsupportedError: torchao is missing, or the model has no linear layer.
         """
         how = self._rounded()
-        return f"{super().prepare(inputs)}{how}"
+        return super().prepare(inputs).then(how)
 
     def forward(self) -> Any:
         """Start one forward pass.
@@ -66,12 +67,12 @@ class RoundingDevice(TorchDevice):
         return parameters
 
     def _rounded(self) -> str:
-        """Round the model's weights in a precision that rounds them. How, for ``method``."""
+        """Round the model's weights in a precision that rounds them. How, in words."""
         config = integers.CONFIGURATIONS.get(self._settings.dtype)
         if config is None:
             return ""
         assert self._model is not None  # noqa: S101 - the order of the protocol
-        return f", torchao {config}: {integers.round_weights(self._model, self._settings.dtype)} linear layers"
+        return f"torchao {config}: {integers.round_weights(self._model, self._settings.dtype)} linear layers"
 
     def placement(self) -> Placement:
         """As on every device of PyTorch. With rounded weights also how many linear layers have weights of 8 bits."""

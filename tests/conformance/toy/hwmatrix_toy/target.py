@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hwmatrix.models.bundle import Bundle
-    from hwmatrix.records import Settings
+    from hwmatrix.records import Prepared, Settings
     from hwmatrix.targets.protocol import Arrays
 
 
@@ -46,7 +46,7 @@ class Toy:
         self._found = read_all(bundle, bundle.path.parent)
         return bundle.parameters
 
-    def prepare(self, inputs: Arrays) -> str:
+    def prepare(self, inputs: Arrays) -> Prepared:
         from onnx.reference import ReferenceEvaluator
         from onnx.reference.op_run import OpRun
 
@@ -62,7 +62,7 @@ class Toy:
         self._graph, self._names = ReferenceEvaluator(str(exports[0].path), new_ops=[GatherElements]), exports[0].outputs
         self._feed = dict.fromkeys(exports[0].inputs)
         self.feed(inputs)
-        return f"{exports[0].exporter} ONNX export"
+        return exports[0].prepared
 
     def precision(self) -> None:
         return None
