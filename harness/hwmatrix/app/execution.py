@@ -156,17 +156,13 @@ def check_cores(plan: Plan, workers: int = 1) -> None:
     raise ConfigError([problem])
 
 
-def plan_elsewhere(
-    loaded: LoadedMatrix, selection: Selection, isolation: Isolation, *, environment: Environment, output: Path
-) -> tuple[RunFolder, Plan]:
-    """A new run that other machines execute; they determine which targets are available.
+def plan_elsewhere(loaded: LoadedMatrix, selection: Selection, isolation: Isolation, *, environment: Environment) -> Plan:
+    """The plan of a new run that other machines execute; they determine which targets are available.
 
     Raises:
         ConfigError: the selection names something that matrix.yaml does not have.
     """
-    check_selection(loaded, selection)
-    plan = make_plan(loaded, selection, facts_with(environment, commit_of(loaded.path.absolute().parent), isolation, {}))
-    return RunFolder.create(output, plan), plan
+    return make_plan(loaded, selection, facts_with(environment, commit_of(loaded.path.absolute().parent), isolation, {}))
 
 
 def resume_last(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale: bool) -> PlannedRun:

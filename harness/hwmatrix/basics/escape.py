@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import html as _html
 import re
-import unicodedata
 from typing import Any, Final
 
 from markupsafe import Markup
 
-_SPACES: Final = re.compile(r"\s+")
+from hwmatrix.basics.text import plain, visible
+
 _BACKTICKS: Final = re.compile(r"`+")
 _ZERO_WIDTH: Final = "&#8203;"
 """A zero-width space as an entity: visible in the raw text, and it keeps GitHub from making a link or a mention."""
@@ -25,24 +25,6 @@ _UNDERSCORE: Final = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 _LEADING: Final = re.compile(r"^(\d{1,9})?(?=(?:[-+#=.)]|&gt;))(?=[-+=]*(?:\s|$)|#{1,6}(?:\s|$)|[.)](?:\s|$))")
 """The position before a character that would begin a list, a heading or an underline."""
 _HTML_PUNCTUATION: Final = re.compile(r"[^0-9A-Za-z \u0080-\U0010ffff]")
-
-
-def plain(text: Any) -> str:
-    """Return the text on one line without control characters: those that could hide or reorder text become the replacement character."""
-    return visible(_SPACES.sub(" ", str(text))).strip()
-
-
-def visible(text: str, keep: str = "") -> str:
-    """Return the text without invisible characters: control, format, surrogate and private ones become the replacement character.
-
-    ``keep`` are characters that are left unchanged, such as tabs and line breaks.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        character if character in keep or unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"} else "\ufffd"
-        for character in text
-    )
 
 
 def md(text: Any) -> Markup:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hwmatrix.cli.terminal import echo
 from hwmatrix.host.artifacts import pack, unpack
 
 Folder = Annotated[Path, typer.Argument(help="The folder of a run, with plan.json and shards/.", metavar="RUN")]
@@ -32,7 +33,7 @@ def pack_command(
         hwmatrix artifacts pack reports/latest/runs/20261120T072723Z-42934e cuda shards-cuda.tar
     """
     names = pack(folder, target, archive)
-    typer.echo(f"wrote {archive} with {len(names)} files")
+    echo(f"wrote {archive} with {len(names)} files")
 
 
 def unpack_command(
@@ -47,4 +48,4 @@ def unpack_command(
     """
     for archive in archives:
         shards = unpack(archive, folder)
-        typer.echo(f"{archive}: {len(shards)} shards")
+        echo(f"{archive}: {len(shards)} shards")

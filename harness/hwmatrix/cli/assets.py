@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 from hwmatrix.host.github.assets import make_assets
 from hwmatrix.host.github.log import annotation
@@ -44,11 +45,11 @@ def assets_command(
     if body is not None and notes is None:
         raise ConfigError([Problem(where="--body", what="it is only used for the new release text", hint="add --notes FILE")])
     made = make_assets(reports, folder, images=images)
-    typer.echo(f"wrote {len(made.names)} files into {folder}: {', '.join(made.names)}")
+    echo(f"wrote {len(made.names)} files into {folder}: {', '.join(made.names)}")
     if made.missing:
-        typer.echo(f"missing: {', '.join(made.missing)}")
+        echo(f"missing: {', '.join(made.missing)}")
     for reason in made.refused:  # a refused image must not stop the release
-        typer.echo(annotation("error", reason, title="images"))
+        echo(annotation("error", reason, title="images"))
     if notes is None:
         return
     diff = None
@@ -56,7 +57,7 @@ def assets_command(
         try:
             diff = make_diff(read_side(last), read_side(reports / DATABASE))
         except HwmatrixError as error:  # a database of another version must not stop the release
-            typer.echo(annotation("warning", f"no comparison with the last release: {error}"))
+            echo(annotation("warning", f"no comparison with the last release: {error}"))
     text = release_notes(body.read_text(encoding="utf-8") if body else "", read(reports / DATABASE), diff)
     replace(notes.absolute().parent, {notes.name: text})
-    typer.echo(f"wrote {notes}")
+    echo(f"wrote {notes}")

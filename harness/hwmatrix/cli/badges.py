@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Output, RunId
+from hwmatrix.cli.terminal import echo
 from hwmatrix.report.badges import files
 from hwmatrix.report.rows import read
 from hwmatrix.report.write import replace
@@ -31,4 +32,4 @@ def badges_command(
         hwmatrix badges --output-dir reports/latest
     """
     written = replace(output_dir / "badges", files(read(database or output_dir / "matrix.duckdb", run)))
-    typer.echo(f"wrote {len(written)} files into {output_dir / 'badges'}")
+    echo(f"wrote {len(written)} files into {output_dir / 'badges'}")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import workshop_of
@@ -36,6 +35,7 @@ from hwmatrix.cli.options import (
     progress,
 )
 from hwmatrix.cli.tables import show_evidence, show_measured
+from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.knowledge.measured_choice import Bounds
 from hwmatrix.knowledge.priorities import backend_of
@@ -176,7 +176,7 @@ def _print_classifications(models: Sequence[str], matrix: Path, output: Format) 
 
 def _select(matrix: LoadedMatrix, models: Sequence[str], targets: Sequence[str] = ()) -> Selection:
     """Resolve the named models; prints which entry of matrix.yaml an alias refers to."""
-    return select(matrix, models=models, targets=targets, cache=read_environment().cache, say=functools.partial(typer.echo, err=True))
+    return select(matrix, models=models, targets=targets, cache=read_environment().cache, say=functools.partial(echo, err=True))
 
 
 def _classification_row(found: Classification) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def _print_hardware(classifier: HardwareAwareModelClassifier, hardware: Sequence
 
 def _print(answer: Any, output: Format, show: Callable[[], None]) -> None:
     if output is Format.JSON:
-        typer.echo(json.dumps(answer, indent=2, default=str))
+        echo(json.dumps(answer, indent=2, default=str))
     else:
         show()
 
@@ -269,16 +269,16 @@ def show_models(
     """
     for number, answer in enumerate(answers):
         if number:
-            typer.echo()
-        typer.echo(f"{answer['model_name']}: {_kind(answer)}")
+            echo()
+        echo(f"{answer['model_name']}: {_kind(answer)}")
         basis = answer["basis"]["recommended_hardware"] + _nearness_note(answer["nearness"])
-        typer.echo(f"  recommended hardware: {answer['recommended_hardware'] or 'none'} ({basis}), PyTorch device {answer['torch_device']}")
-        typer.echo(f"  recommended template: {answer['recommended_template'] or 'none'}")
-        typer.echo(f"  needs: {_needs(answer['resource_requirements'])}")
+        echo(f"  recommended hardware: {answer['recommended_hardware'] or 'none'} ({basis}), PyTorch device {answer['torch_device']}")
+        echo(f"  recommended template: {answer['recommended_template'] or 'none'}")
+        echo(f"  needs: {_needs(answer['resource_requirements'])}")
         _show_reasons("why", answer["reasons"])
         for expected in answer["expected"]:
             amounts = _amounts(expected["resource_requirements"])
-            typer.echo(f"  expected by the {expected['document']}: {expected['recommended_hardware']}, {amounts}")
+            echo(f"  expected by the {expected['document']}: {expected['recommended_hardware']}, {amounts}")
         _show_profile(answer["hardware_profile"], only)
         show_measured((measured or {}).get(answer["model_name"], ()))
     show_evidence(answers[0]["evidence"] if answers else [])
@@ -295,7 +295,7 @@ def _on_hardware(choices: Iterable[Mapping[str, Any]], only: Sequence[str]) -> I
 def show_task(answer: TaskAnswer) -> None:
     """Print the models for a task, best first, and suitable ones that are not recommended."""
     among = f" on {', '.join(answer['hardware_constraints'])}" if answer["hardware_constraints"] else ""
-    typer.echo(f"models for {answer['task']}{among}, the best first:")
+    echo(f"models for {answer['task']}{among}, the best first:")
     rows = []
     for number, model in enumerate(answer["recommendations"], 1):
         here = "" if model["available"] else " (not here)"
@@ -305,9 +305,9 @@ def show_task(answer: TaskAnswer) -> None:
         rows.append((str(number), model["model_name"], kind, hardware, _memory(model["resource_requirements"])))
     _print_rows(("", "model", "kind", "hardware", "memory"), rows)
     for model in answer["recommendations"]:
-        typer.echo(f"{model['model_name']}: {_first_text(model['reasons'])}")
+        echo(f"{model['model_name']}: {_first_text(model['reasons'])}")
     for refused in answer["not_recommended"]:
-        typer.echo(f"not recommended: {refused['model_name']}")
+        echo(f"not recommended: {refused['model_name']}")
         _show_reasons("why", refused["reasons"])
     show_evidence(answer["evidence"])
 
@@ -315,12 +315,10 @@ def show_task(answer: TaskAnswer) -> None:
 def show_pool(answer: PoolAnswer) -> None:
     """Print the configuration of a pool."""
     config, needs, hardware = answer["resource_pool_config"], answer["resource_requirements"], answer["hardware_recommendations"]
-    typer.echo(f"low-memory mode: {_YES_NO[config['low_memory_mode']]}")
-    typer.echo(f"timeout: {config['recommended_timeout_mins']} minutes")
-    typer.echo(
-        f"memory: {_mib(needs['max_memory_mb'])} for the largest, {_mib(needs['total_memory_mb'])} for all, of {_mib(needs['budget_mb'])}"
-    )
-    typer.echo(f"hardware: {hardware['preferred_hardware']} ({answer['basis']}), PyTorch device {hardware['torch_device']}")
+    echo(f"low-memory mode: {_YES_NO[config['low_memory_mode']]}")
+    echo(f"timeout: {config['recommended_timeout_mins']} minutes")
+    echo(f"memory: {_mib(needs['max_memory_mb'])} for the largest, {_mib(needs['total_memory_mb'])} for all, of {_mib(needs['budget_mb'])}")
+    echo(f"hardware: {hardware['preferred_hardware']} ({answer['basis']}), PyTorch device {hardware['torch_device']}")
     _print_rows(("model", "best hardware for it alone"), [(name, best or "none") for name, best in hardware["by_model"].items()])
     _show_reasons("why", answer["reasons"])
     show_evidence(answer["evidence"])
@@ -330,7 +328,7 @@ def show_hardware(found: Mapping[str, Mapping[str, CompatibilityAnswer]]) -> Non
     """Print which models work on which hardware, and the basis of each answer."""
     names = list(next(iter(found.values()), {}))
     _print_rows(("model", *found), [(name, *(_works(answers[name]) for answers in found.values())) for name in names])
-    typer.echo("why: hwmatrix classify --model M")
+    echo("why: hwmatrix classify --model M")
 
 
 def _works(answer: CompatibilityAnswer) -> str:
@@ -384,7 +382,7 @@ def _first_text(reasons: Sequence[ReasonAnswer]) -> str:
 
 def _show_reasons(title: str, reasons: Iterable[ReasonAnswer]) -> None:
     for reason in reasons:
-        typer.echo(f"  {title}: [{reason['basis']}] {reason['text']}")
+        echo(f"  {title}: [{reason['basis']}] {reason['text']}")
 
 
 def _show_profile(profile: Mapping[str, Mapping[str, Any]], only: Sequence[str]) -> None:
@@ -399,9 +397,9 @@ def _show_profile(profile: Mapping[str, Mapping[str, Any]], only: Sequence[str])
         rows.append((name, f"{works} ({entry['basis']}{_nearness_note(entry['nearness'])})", here, needs))
     _print_rows(("hardware", "the model works", "here", "needs"), rows)
     for name, entry in shown.items():
-        typer.echo(f"  {name}: {entry['reason']}")
+        echo(f"  {name}: {entry['reason']}")
         if not entry["available"]:
-            typer.echo(f"  {name} is not here: {entry['unavailable_because']}")
+            echo(f"  {name} is not here: {entry['unavailable_because']}")
 
 
 def _print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -410,5 +408,5 @@ def _print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(text) for text in row))
+        table.add_row(*map(safe_text, row))
     Console().print(table)

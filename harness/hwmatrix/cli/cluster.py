@@ -12,6 +12,7 @@ import platformdirs
 import typer
 
 from hwmatrix.cli.options import Format, FormatOption
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, Problem
 
 KEYS: Final = platformdirs.user_config_path("hwmatrix", appauthor=False) / "cluster"
@@ -63,7 +64,7 @@ def keys_command(
     from hwmatrix.host.cluster.keys import make_keys
 
     make_keys(folder, days=days)
-    typer.echo(f"wrote the keys of a cluster into {folder}; copy this folder to every machine of it")
+    echo(f"wrote the keys of a cluster into {folder}; copy this folder to every machine of it")
 
 
 def scheduler_command(
@@ -127,13 +128,13 @@ def members_command(scheduler: Scheduler, *, keys: Keys = KEYS, output: FormatOp
         members = members_of(client)
     if output is Format.JSON:
         offers = {address: {"name": members.names.get(address), **dataclasses.asdict(offer)} for address, offer in members.offers.items()}
-        typer.echo(json.dumps({"members": offers, "refused": members.refused}, indent=1))
+        echo(json.dumps({"members": offers, "refused": members.refused}, indent=1))
         return
     for address, offer in members.offers.items():
         how = "virtual environments" if offer.no_engine else "containers"
         name = members.names.get(address, address)
         where = address if name == address else f"{name} ({address})"
-        typer.echo(f"{offer.host}  {where}  {offer.cores} cores, {offer.memory_mb / 1024:.0f} GiB, {how}")
-        typer.echo(f"  {', '.join(f'{target} ({name})' if name else target for target, name in offer.devices.items())}")
+        echo(f"{offer.host}  {where}  {offer.cores} cores, {offer.memory_mb / 1024:.0f} GiB, {how}")
+        echo(f"  {', '.join(f'{target} ({name})' if name else target for target, name in offer.devices.items())}")
     for address, reason in members.refused.items():
-        typer.echo(f"gets no work: {address}: {reason}")
+        echo(f"gets no work: {address}: {reason}")

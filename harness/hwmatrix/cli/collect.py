@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hwmatrix.cli.options import JobStates, PlannedFolder
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import StoreError
 from hwmatrix.host.github.collect import PROBLEMS, collect, read_states
 from hwmatrix.host.github.log import annotation, harmless
@@ -35,12 +36,12 @@ def collect_command(
     run = RunFolder(path=folder)
     found = collect(run, arrived, read_states(states))
     for target, shards in found.shards.items():
-        typer.echo(f"{target}: {len(shards)} shards")
+        echo(f"{target}: {len(shards)} shards")
     for target, reason in found.unavailable.items():
-        typer.echo(harmless(f"{target}: unavailable: {reason}"))
+        echo(harmless(f"{target}: unavailable: {reason}"))
     problems = [*found.refused, *(f"{target}: {reason}" for target, reason in found.missing.items())]
     for problem in problems:
-        typer.echo(annotation("error", problem, title="shards"))
+        echo(annotation("error", problem, title="shards"))
     replace(folder, {PROBLEMS: "".join(problem.replace("\n", " ") + "\n" for problem in problems)})
     if found.refused:
         what = f"{len(found.refused)} artifacts were refused" if len(found.refused) > 1 else "an artifact was refused"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import workshop_of
@@ -26,10 +24,14 @@ from hwmatrix.cli.options import (
     progress,
 )
 from hwmatrix.cli.tables import facts, print_table
+from hwmatrix.cli.terminal import echo
 from hwmatrix.hardware.detector import detect_all
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import Selection
 from hwmatrix.records import to_json
+
+if TYPE_CHECKING:
+    import typer
 
 
 def add_to(app: typer.Typer) -> None:
@@ -72,7 +74,7 @@ def print_detections(output: Format) -> None:
     """Print the available hardware and runtimes, and why others are not available."""
     found = detect_all()
     if output is Format.JSON:
-        typer.echo(json.dumps([json.loads(to_json(detection)) for detection in found], indent=2))
+        echo(json.dumps([json.loads(to_json(detection)) for detection in found], indent=2))
         return
     rows = []
     for detection in found:
@@ -84,7 +86,7 @@ def print_detections(output: Format) -> None:
 def _print_survey(rows: list[dict[str, Any]], output: Format) -> None:
     """Print the hardware that each image detects. Missing hardware is only in JSON: every image lacks most runtimes."""
     if output is Format.JSON:
-        typer.echo(json.dumps([row | {"detected_at": row["detected_at"].isoformat()} for row in rows], indent=2))
+        echo(json.dumps([row | {"detected_at": row["detected_at"].isoformat()} for row in rows], indent=2))
         return
     seen = [(row["target"], row["hardware_type"], row["name"] or "", facts(row["features"])) for row in rows if row["available"]]
     print_table(("image of", "sees", "name", "facts"), seen)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from hwmatrix.cli.tables import show_evidence
+from hwmatrix.cli.terminal import safe_text
 from hwmatrix.records import Backend, Basis, Execution
 from hwmatrix.records.backends import descriptor_of
 
@@ -58,7 +58,7 @@ def show_summary(answer: Mapping[str, Any]) -> None:
         inside,
     ):
         if line:
-            console.print(Text(line))
+            console.print(safe_text(line))
 
 
 def show_devices(devices: Sequence[Row]) -> None:
@@ -78,12 +78,12 @@ def show_answers(answers: Sequence[Row]) -> None:
     _print(console, columns, rows)
     if len(answers) == 1:
         (row,) = answers
-        console.print(Text(f"order: {row['order_reason']}"))
-        console.print(Text(f"{row['hardware']}: {row['reason']}"))
+        console.print(safe_text(f"order: {row['order_reason']}"))
+        console.print(safe_text(f"{row['hardware']}: {row['reason']}"))
         _print_reasons(console, "not", row["passed_over"].items())
         others = [(hw, why) for hw, why in row["torch_passed_over"].items() if row["passed_over"].get(hw) != why]
         _print_reasons(console, "and not for PyTorch", others)
-    console.print(Text("Measurements of a model count more than these orders: hwmatrix classify --model M considers them."))
+    console.print(safe_text("Measurements of a model count more than these orders: hwmatrix classify --model M considers them."))
 
 
 def show_compatibility(answer: Mapping[str, Any]) -> None:
@@ -98,9 +98,9 @@ def show_compatibility(answer: Mapping[str, Any]) -> None:
         console.width = max(console.width, _WIDE)
     _print(console, ("family", *columns), rows)
     if answer["evidence"]:
-        console.print(Text("without brackets: measured, the number of models at each level; *: in software or emulated"))
-        console.print(Text("most models are tiny: for these, High means that they run fully on the hardware, not that they are fast"))
-    console.print(Text("(in brackets): only expected, by the most cautious expectation"))
+        console.print(safe_text("without brackets: measured, the number of models at each level; *: in software or emulated"))
+        console.print(safe_text("most models are tiny: for these, High means that they run fully on the hardware, not that they are fast"))
+    console.print(safe_text("(in brackets): only expected, by the most cautious expectation"))
     show_evidence(answer["evidence"], console)
 
 
@@ -244,7 +244,7 @@ def _print(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str
     for number, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=number == 0)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(safe_text(cell) for cell in row))
     console.print(table)
 
 
@@ -252,5 +252,5 @@ def _print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
     """Print names with their texts in two columns."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for name, reason in pairs:
-        table.add_row(Text(f"  {name}"), Text(reason))
+        table.add_row(safe_text(f"  {name}"), safe_text(reason))
     console.print(table)

@@ -25,6 +25,7 @@ from hwmatrix.cli.options import (
     first_models,
     matrix_or_shipped,
 )
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.hardware import browser_places, cache, container, torch_build
 from hwmatrix.hardware.api import HardwareDetector, best_of, container_views
@@ -91,7 +92,7 @@ def devices_command(
     _check(modes, device)
     detector = HardwareDetector(read_environment().cache / cache.NAME, force_refresh=refresh)
     if clear_cache:
-        typer.echo("cache deleted" if detector.clear_cache() else "there was no cache")
+        echo("cache deleted" if detector.clear_cache() else "there was no cache")
     elif list_devices:
         _print(tables.devices(detector.detect(), detector.get_cuda_details()), output, tables.show_devices)
     elif hardware_compatibility:
@@ -130,7 +131,7 @@ def _check(modes: dict[str, bool], device: str) -> None:
 
 def _print(answer: Any, output: Format, show: Any) -> None:
     if output is Format.JSON:
-        typer.echo(json.dumps(answer, indent=2))
+        echo(json.dumps(answer, indent=2))
     else:
         show(answer)
 

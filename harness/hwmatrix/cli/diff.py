@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
-from hwmatrix.basics.escape import plain
+from hwmatrix.basics.text import plain
 from hwmatrix.cli.options import DEFAULT_OUTPUT, AcrossOption
+from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.report.diff import make_diff, side_of
 from hwmatrix.report.diff_text import SYMBOLS, TITLES, diff_html, diff_json, diff_md
 from hwmatrix.report.settings import short
@@ -68,32 +68,32 @@ def diff_command(
         return
     text = makers.get(output, diff_md)(found)
     if file is None:
-        typer.echo(text, nl=False)
+        echo(text, nl=False)
     else:
         replace(file.absolute().parent, {file.name: text})
-        typer.echo(f"wrote {file}")
+        echo(f"wrote {file}")
 
 
 def _print_diff(diff: Diff) -> None:
     console = Console()
     head = f"{diff.old.run.run_id} → {diff.new.run.run_id}: {diff.compared} cells compared, the speed of {diff.timed}"
-    console.print(Text(head if diff.changes else f"{head}; nothing changed"), soft_wrap=True)
+    console.print(safe_text(head if diff.changes else f"{head}; nothing changed"), soft_wrap=True)
     for note in diff.notes:
-        console.print(Text(plain(note)), soft_wrap=True)
+        console.print(safe_text(plain(note)), soft_wrap=True)
     for kind in diff.counts:
         changes = diff.of(kind)
-        console.print(Text(f"\n{SYMBOLS[kind]} {TITLES[kind]} ({len(changes)})", style="bold"))
+        console.print(safe_text(f"\n{SYMBOLS[kind]} {TITLES[kind]} ({len(changes)})", style="bold"))
         for change in changes[:_LISTED]:
             ratio = "" if change.ratio is None else f" (x {change.ratio:.2f})"
             cell = change.cell
             console.print(
-                Text(f"  {plain(cell.model)} on {plain(cell.target)} ({short(cell)}): {plain(change.detail)}{ratio}"), soft_wrap=True
+                safe_text(f"  {plain(cell.model)} on {plain(cell.target)} ({short(cell)}): {plain(change.detail)}{ratio}"), soft_wrap=True
             )
         if len(changes) > _LISTED:
-            console.print(Text(f"  and {len(changes) - _LISTED} more: --format markdown lists them all"))
+            console.print(safe_text(f"  and {len(changes) - _LISTED} more: --format markdown lists them all"))
     console.print()
     for reason, count in diff.untimed.items():
-        console.print(Text(f"speed not compared: {count} cells ({reason})"), soft_wrap=True)
+        console.print(safe_text(f"speed not compared: {count} cells ({reason})"), soft_wrap=True)
     changed = sorted({each.package for each in diff.packages})
     if changed:
-        console.print(Text(f"packages that changed: {', '.join(changed)} (--format markdown lists them by target)"), soft_wrap=True)
+        console.print(safe_text(f"packages that changed: {', '.join(changed)} (--format markdown lists them by target)"), soft_wrap=True)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from hwmatrix.cli.terminal import echo
 from hwmatrix.reporter.reporter import HardwareCompatibilityReporter
 
 
@@ -66,6 +67,6 @@ def errors_command(
     alone = matrix and not (collect_all or test_hardware or models) and output is ReportFormat.MARKDOWN
     text = table if alone else reporter.generate_report(output.value)
     if file is None:
-        typer.echo(text, nl=False)
+        echo(text, nl=False)
     else:
-        typer.echo(f"wrote {reporter.save_to_file(text, file)}")
+        echo(f"wrote {reporter.save_to_file(text, file)}")

@@ -10,6 +10,7 @@ import typer
 
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Output
 from hwmatrix.cli.tables import show_evidence
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, GateError, Problem
 from hwmatrix.knowledge.on_record import PUBLISHED, SNAPSHOT, in_step, on_record, published_databases
 from hwmatrix.knowledge.snapshot import collect, read, write
@@ -51,15 +52,15 @@ def evidence_command(
         databases = _databases(published)
         if check:
             _check(databases, file)
-            typer.echo(f"{file} matches the {len(databases)} databases of {published}")
+            echo(f"{file} matches the {len(databases)} databases of {published}")
             return
         made = collect(databases)
         write(made, file)
-        typer.echo(f"wrote {file}: {len(made.cells):,} cells of {len(databases)} databases, {file.stat().st_size:,} bytes")
+        echo(f"wrote {file}: {len(made.cells):,} cells of {len(databases)} databases, {file.stat().st_size:,} bytes")
         return
     answer = on_record(database, latest=output_dir).answer()
     if output is Format.JSON:
-        typer.echo(json.dumps(answer, indent=2))
+        echo(json.dumps(answer, indent=2))
     else:
         show_evidence(answer)
 

@@ -10,12 +10,12 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from hwmatrix.app.environment import read_environment
-from hwmatrix.basics.escape import plain
+from hwmatrix.basics.text import plain
 from hwmatrix.cli.options import Format, FormatOption
 from hwmatrix.cli.tables import show_evidence, show_measured
+from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.knowledge.fit import will_it_fit
 from hwmatrix.knowledge.fit_document import Verdict, as_data
@@ -99,7 +99,7 @@ def fit_command(
     question.check()  # before any hardware is queried
     document = will_it_fit(question, HardwareDetector().detect(), database=database, cache=read_environment().cache)
     if output is Format.JSON:
-        typer.echo(json.dumps(as_data(document), indent=2, ensure_ascii=False))
+        echo(json.dumps(as_data(document), indent=2, ensure_ascii=False))
     else:
         show(document, Console())
 
@@ -108,12 +108,12 @@ def show(document: FitDocument, console: Console) -> None:
     """Print the answer as a table, and below it the basis of each line."""
     known = f"{document.parameters:,} parameters" if document.parameters is not None else "parameters not known"
     about = f"{plain(document.model_class)}, {document.size.value}, {known}; known from {plain(document.known_from)}"
-    console.print(Text(f"{plain(document.model)}: batch {document.batch}, {document.sequence_length} tokens", style="bold"))
-    console.print(Text(about, style="dim"), soft_wrap=True)
+    console.print(safe_text(f"{plain(document.model)}: batch {document.batch}, {document.sequence_length} tokens", style="bold"))
+    console.print(safe_text(about, style="dim"), soft_wrap=True)
     console.print(_table(document))
     for fit in document.hardware:
         for line in _lines(fit):
-            console.print(Text(line), soft_wrap=True)
+            console.print(safe_text(line), soft_wrap=True)
     _show_measured(document, console)
     show_evidence(as_data(document)["evidence"], console)
 
@@ -129,7 +129,7 @@ def _table(document: FitDocument) -> Table:
         sign, style = _SIGNS[fit.verdict]
         table.add_row(
             fit.hardware,
-            Text(f"{sign} {fit.verdict.value}", style=style),
+            safe_text(f"{sign} {fit.verdict.value}", style=style),
             fit.need.dtype.value if fit.need else "",
             f"{fit.need.peak_mb:,.0f}" if fit.need else "",
             f"{fit.memory_mb:,}" if fit.memory_mb is not None else "",
@@ -144,7 +144,7 @@ def _show_measured(document: FitDocument, console: Console) -> None:
     limits = document.max_loss is not None or document.max_latency_ms is not None
     if not document.measured and limits:
         size = f"in {document.size.value} size with batch {document.batch} and {document.sequence_length} tokens"
-        console.print(Text(f"no measured cell of it {size}: loss and latency are not known"), soft_wrap=True)
+        console.print(safe_text(f"no measured cell of it {size}: loss and latency are not known"), soft_wrap=True)
     show_measured(as_data(document)["measured"], console)
 
 

@@ -10,11 +10,10 @@ from typing import Annotated, Final
 import pydantic
 import typer
 from rich.console import Console
-from rich.text import Text
 
-from hwmatrix.basics.escape import plain
-from hwmatrix.basics.text import plural
+from hwmatrix.basics.text import plain, plural
 from hwmatrix.cli.options import DEFAULT_OUTPUT, AcrossOption, Format, FormatOption, Matrix, known
+from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.errors import ConfigError, GateError, Problem
 from hwmatrix.matrix.load import load
 from hwmatrix.report.diff import Side, make_diff, side_of
@@ -83,18 +82,18 @@ def gate_command(
     violations, unmatched = check(loaded, side, diff, rules), unmatched_expectations(loaded, side)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for violation in violations:
-            typer.echo(annotation(violation, str(matrix)), err=True)
+            echo(annotation(violation, str(matrix)), err=True)
     if output is Format.JSON:
         _print_json(side, earlier, violations, unmatched)
     else:
         _print_violations(violations, matrix)
         for note in (*(diff.notes if diff is not None and diff.pairs else ()), *_unmatched(unmatched)):
-            typer.echo(plain(note))
+            echo(plain(note))
     count = f"{verdicts(side)} of {len(side.cells)} cells have a verdict"
     if violations:
         raise GateError(f"the gate failed: {plural(len(violations), 'violation')} in run {side.run.run_id}; {count}")
     if output is Format.TABLE:
-        typer.echo(f"the gate passed: run {side.run.run_id}; {count}, nothing unexpected")
+        echo(f"the gate passed: run {side.run.run_id}; {count}, nothing unexpected")
 
 
 def _unmatched(unmatched: tuple[str, ...]) -> tuple[str, ...]:
@@ -108,10 +107,10 @@ def _print_violations(violations: tuple[Violation, ...], matrix: Path) -> None:
     console = Console()
     for violation in violations:
         rule, about, what = row(violation)
-        console.print(Text(f"✗ {rule}: {about}" if about else f"✗ {rule}", style="bold red"), soft_wrap=True)
-        console.print(Text(f"    {what}"), soft_wrap=True)
+        console.print(safe_text(f"✗ {rule}: {about}" if about else f"✗ {rule}", style="bold red"), soft_wrap=True)
+        console.print(safe_text(f"    {what}"), soft_wrap=True)
         where = f" ({matrix}:{violation.line})" if violation.line else ""
-        console.print(Text(f"    {violation.advice}{where}", style="dim"), soft_wrap=True)
+        console.print(safe_text(f"    {violation.advice}{where}", style="dim"), soft_wrap=True)
 
 
 def _print_json(side: Side, earlier: Side | None, violations: tuple[Violation, ...], unmatched: tuple[str, ...]) -> None:
@@ -125,4 +124,4 @@ def _print_json(side: Side, earlier: Side | None, violations: tuple[Violation, .
         violations=tuple(entry(violation) for violation in violations),
     )
     data = pydantic.TypeAdapter(GateDocument).dump_python(document, mode="json")
-    typer.echo(json.dumps({"schema": data.pop("schema"), **data}, indent=2, ensure_ascii=False))
+    echo(json.dumps({"schema": data.pop("schema"), **data}, indent=2, ensure_ascii=False))

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.table import Column, Table
-from rich.text import Text
 
 from hwmatrix.app.clearing import clear_cached
 from hwmatrix.app.environment import read_environment
 from hwmatrix.basics.files import write_atomically
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, Priority, first_models, recorded
+from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.generate.model_tests import DEFAULT_FOLDER, generate_test
 from hwmatrix.generate.rendering import slug, write_templates
@@ -133,7 +133,7 @@ def generate_command(
         return
     if templates is not None:
         for path in write_templates(templates):
-            typer.echo(f"wrote {path}")
+            echo(f"wrote {path}")
         return
     spec = load(matrix).spec
     wish = Wish(size=size or Size.TINY, device=device, timeout_min=timeout, cache=read_environment().cache, database=database)
@@ -143,7 +143,7 @@ def generate_command(
     if clear_cache:
         for name in wanted:
             for path in clear_cached(plan_of(name, spec, wish), read_environment().cache):
-                typer.echo(f"removed {path}", err=True)
+                echo(f"removed {path}", err=True)
     made = [generate_test(name, spec=spec, folder=output_dir, wish=wish) for name in wanted]
     _print_tests(made, left_out, output_dir, output)
 
@@ -218,16 +218,16 @@ def _print_tests(made: list[GeneratedTest], left_out: dict[str, str], folder: Pa
             for each in made
         ]
         rows += [dict.fromkeys(_KEYS) | {"model": name, "left_out": reason} for name, reason in left_out.items()]
-        typer.echo(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
         return
     table = [(each.model, str(each.path), f"{each.template}\n{', '.join(each.devices)}") for each in made]
     table += [(name, f"left out: {reason}", "") for name, reason in left_out.items()]
     shown = Table(*(Column(name, overflow="fold") for name in ("model", "test", "template, devices")), show_lines=True)
     for row in table:
-        shown.add_row(*(Text(cell) for cell in row))
+        shown.add_row(*(safe_text(cell) for cell in row))
     Console().print(shown)
     if made:
-        typer.echo(f"run: {made[0].run if len(made) == 1 else f'pytest {folder}'}")
+        echo(f"run: {made[0].run if len(made) == 1 else f'pytest {folder}'}")
 
 
 _KEYS: Final = ("model", "family", "subfamily", "structure", "confidence", "source", "template", "devices", "path", "run", "left_out")
@@ -240,7 +240,7 @@ def _reproduce(cell: tuple[str, str], database: Path, chosen: Mapping[str, Any],
         ConfigError: no such cell on record, or the file cannot be written.
     """
     name = name_on_record(cell[0], database)
-    typer.echo(f"building {name}, its inputs and what {cell[1]} gets of it: this takes a minute or two", err=True)
+    echo(f"building {name}, its inputs and what {cell[1]} gets of it: this takes a minute or two", err=True)
     try:
         made = reproduce(name, cell[1], database=database, **chosen)
     except CellFailure as failure:
@@ -252,7 +252,7 @@ def _reproduce(cell: tuple[str, str], database: Path, chosen: Mapping[str, Any],
         if made.data:
             what = "the script reads a folder beside it"
             raise ConfigError([Problem(where="--output -", what=what, hint="name a file")])
-        typer.echo(made.script, nl=False)
+        echo(made.script, nl=False)
         return
     found = made.cell
     kind = "_generation" if found.settings.new_tokens else ""
@@ -273,16 +273,16 @@ def _reproduce(cell: tuple[str, str], database: Path, chosen: Mapping[str, Any],
         "run": f"python {file}",
     }
     if output is Format.JSON:
-        typer.echo(json.dumps(facts, indent=2))
+        echo(json.dumps(facts, indent=2))
         return
     if made.data:
-        typer.echo(f"wrote {facts['data']}: {made.described}; keep it beside the script")
-    typer.echo(f"wrote {file}: {facts['model']} on {facts['target']}, {facts['dtype']}, {facts['size']}: {facts['status']}")
+        echo(f"wrote {facts['data']}: {made.described}; keep it beside the script")
+    echo(f"wrote {file}: {facts['model']} on {facts['target']}, {facts['dtype']}, {facts['size']}: {facts['status']}")
     if found.message:
-        typer.echo(f"  as measured: {found.message}")
+        echo(f"  as measured: {found.message}")
     if found.also_failing:
-        typer.echo(f"  also failing (--dtype, --size): {'; '.join(found.also_failing)}")
-    typer.echo(f"run: {facts['run']}")
+        echo(f"  also failing (--dtype, --size): {'; '.join(found.also_failing)}")
+    echo(f"run: {facts['run']}")
 
 
 def _write(made: Reproduction, file: Path) -> None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import pydantic
 import typer
 from rich.console import Console
-from rich.text import Text
 
-from hwmatrix.basics.escape import plain, short
+from hwmatrix.basics.escape import short
+from hwmatrix.basics.text import plain
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Targets, known
 from hwmatrix.cli.tables import print_table
+from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.report.contract import GroupsDocument
 from hwmatrix.report.groups import Scope, group_entries, groups_of
 from hwmatrix.report.numbers import NOTHING
@@ -58,10 +59,10 @@ def groups_command(
     groups = tuple(group for group in groups_of(rows) if not wanted or group.target in wanted)
     if output is Format.JSON:
         document = GroupsDocument(schema="hwmatrix/groups/1", run_id=rows.run.run_id, groups=group_entries(groups))
-        typer.echo(pydantic.TypeAdapter(GroupsDocument).dump_json(document, indent=2).decode())
+        echo(pydantic.TypeAdapter(GroupsDocument).dump_json(document, indent=2).decode())
         return
     if not groups:
-        typer.echo("Nothing failed.")
+        echo("Nothing failed.")
     places: dict[tuple[Scope, str | None, str | None], list[FailureGroup]] = {}
     for group in groups:
         places.setdefault((group.scope, group.target, group.isolation), []).append(group)
@@ -71,10 +72,10 @@ def groups_command(
 
 def _print(title: str, groups: list[FailureGroup], limit: int) -> None:
     console = Console()
-    console.print(Text(f"\n{title}", "bold"))
+    console.print(safe_text(f"\n{title}", "bold"))
     print_table(("architectures", "stage", "error", "blocked by", "smallest example"), [_row(group) for group in groups[:limit]])
     if len(groups) > limit:
-        console.print(Text(f"and {len(groups) - limit} more: --limit, or --format json", "dim"))
+        console.print(safe_text(f"and {len(groups) - limit} more: --limit, or --format json", "dim"))
 
 
 def _row(group: FailureGroup) -> tuple[str, ...]:

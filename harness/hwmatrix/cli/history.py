@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
-from hwmatrix.basics.escape import plain
 from hwmatrix.basics.near_miss import near_miss
-from hwmatrix.basics.text import commit
+from hwmatrix.basics.text import commit, plain
 from hwmatrix.cli.tables import print_table
+from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Execution
@@ -67,9 +66,7 @@ def history_command(
         raise ConfigError([Problem(where="--release", what="nothing is added", hint="name databases with --add")])
     if adding:
         for added in add(database, [database_at(place) for place in adding], release=release):
-            typer.echo(
-                f"{added.database}: {len(added.runs)} runs and {added.shards} shards added, {added.known} shards known before", err=True
-            )
+            echo(f"{added.database}: {len(added.runs)} runs and {added.shards} shards added, {added.known} shards known before", err=True)
     database = database_at(database)
     runs = read_runs(database)
     model = None if model is None else name_on_record(model, database)
@@ -79,7 +76,7 @@ def history_command(
     if output is HistoryFormat.TABLE:
         _print(runs, trends)
     else:
-        typer.echo((history_md if output is HistoryFormat.MARKDOWN else history_json)(runs, trends), nl=False)
+        echo((history_md if output is HistoryFormat.MARKDOWN else history_json)(runs, trends), nl=False)
 
 
 def _refuse(database: Path, model: str, target: str | None) -> None:
@@ -114,7 +111,7 @@ def _print(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...]) -> None:
     for trend in trends:
         last = trend.last
         title = f"{plain(last.model)} on {plain(last.target)}: {short(last)} ({last.isolation.value})"
-        Console().print(Text(title, style="bold"))
+        Console().print(safe_text(title, style="bold"))
         moments = [_row(moment) for moment in trend.moments]
         print_table(("release", "when (UTC)", "status", "p50 ms", "added MiB", "image", "run"), moments)
 

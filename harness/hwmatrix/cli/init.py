@@ -14,6 +14,7 @@ from hwmatrix.app.environment import read_environment
 from hwmatrix.app.type_models import TypeModels
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Targets, known
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.host.github.render import render_repository
 from hwmatrix.host.starter import TARGETS, nox_session, noxfile, requirement, starter_matrix
@@ -83,12 +84,12 @@ def init_command(
         files[GITIGNORE] = f"{ignored.rstrip()}\n{DEFAULT_OUTPUT.as_posix()}/\n".lstrip()
     for path, content in files.items():
         _write(path, content)
-        typer.echo(f"wrote {path}")
+        echo(f"wrote {path}")
     if install.startswith("./"):
-        typer.echo(f"wrote {install.partition('[')[0]}: the hwmatrix that runs here, which no index has; commit it, too")
+        echo(f"wrote {install.partition('[')[0]}: the hwmatrix that runs here, which no index has; commit it, too")
     if own_noxfile:
-        typer.echo(f"{NOXFILE} is yours and is not changed; add this session to it:\n\n{nox_session(install)}\n")
-    typer.echo(f"next: hwmatrix matrix, or nox -s matrix; reports are written to {DEFAULT_OUTPUT}, which git ignores")
+        echo(f"{NOXFILE} is yours and is not changed; add this session to it:\n\n{nox_session(install)}\n")
+    echo(f"next: hwmatrix matrix, or nox -s matrix; reports are written to {DEFAULT_OUTPUT}, which git ignores")
 
 
 def _refuse_to_replace(paths: list[Path], *, force: bool) -> None:

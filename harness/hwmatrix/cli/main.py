@@ -14,7 +14,9 @@ from typer.core import TyperGroup
 
 from hwmatrix import __version__
 from hwmatrix.basics.interrupts import INTERRUPTED, forget_interrupt, interrupt_on_sigterm
+from hwmatrix.basics.text import visible
 from hwmatrix.cli.closed_pipe import CLOSED_PIPE, Outputs, broken_pipe
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 
 _COMMANDS: Final = (
@@ -53,7 +55,6 @@ _COMMANDS: Final = (
     "summary",
     "assets",
     "workflow",
-    "pins",
     "schema",
 )
 """Commands, in the order of the help. Running one command imports only its own module."""
@@ -123,8 +124,7 @@ class _Commands(TyperGroup):
 
 def _print_error(error: HwmatrixError, stderr: Console) -> None:
     """Print an error. On a GitHub runner, print annotations too, and escape everything that could be a workflow command."""
-    words = f"error: {error}"  # may contain untrusted names with terminal control sequences
-    text = "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in words)
+    text = visible(f"error: {error}", keep="\n\t")  # may contain untrusted names with terminal control sequences
     if os.environ.get("GITHUB_ACTIONS") == "true":
         from hwmatrix.host.github.log import annotation, harmless
 
@@ -154,7 +154,7 @@ def program(command: str | None = None) -> typer.Typer:
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer's signature
     if asked:
-        typer.echo(f"hwmatrix {__version__}")
+        echo(f"hwmatrix {__version__}")
         raise typer.Exit
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hwmatrix.cli.options import DEFAULT_OUTPUT
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.host.run_folder import RUNS
 from hwmatrix.store.latest import LatestReport, is_run, merge_places
@@ -45,7 +46,7 @@ def merge_command(
     kept, merged = merge_places(asked, database)
     for report in merged:
         _print_merge(report)
-    typer.echo(latest_in_words(kept, database))
+    echo(latest_in_words(kept, database))
 
 
 def latest_in_words(kept: LatestReport, database: Path) -> str:
@@ -56,12 +57,10 @@ def latest_in_words(kept: LatestReport, database: Path) -> str:
 
 def _print_merge(report: MergeReport) -> None:
     for rejection in report.rejected:
-        typer.echo(f"rejected {rejection.file}: {rejection.reason}")
+        echo(f"rejected {rejection.file}: {rejection.reason}")
     if report.withdrawn:
-        typer.echo(f"{len(report.withdrawn)} cells are not shown: a new plan of their run dropped them")
-    typer.echo(
-        f"{len(report.merged)} shards merged ({report.rows} rows), {len(report.known)} known before, {len(report.rejected)} rejected"
-    )
+        echo(f"{len(report.withdrawn)} cells are not shown: a new plan of their run dropped them")
+    echo(f"{len(report.merged)} shards merged ({report.rows} rows), {len(report.known)} known before, {len(report.rejected)} rejected")
 
 
 def _keeps_latest(database: Path) -> bool:

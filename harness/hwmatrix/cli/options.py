@@ -12,6 +12,7 @@ from rich.console import Console
 
 import hwmatrix
 from hwmatrix.basics.near_miss import near_miss
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.knowledge.on_record import PUBLISHED
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
@@ -75,7 +76,7 @@ def matrix_or_shipped(path: Path) -> Path:
     if path != DEFAULT_MATRIX or path.exists():
         return path
     note = f"no {path} here: using the one that comes with hwmatrix {hwmatrix.__version__} (hwmatrix init writes one for your own models)"
-    typer.echo(note, err=True)
+    echo(note, err=True)
     return shipped_root() / MATRIX_FILE
 
 
@@ -206,7 +207,7 @@ def recorded(database: Path) -> Path:
     if not published.is_file():
         advice = "Run models (hwmatrix matrix), name a database (--database), or ask what is published: hwmatrix classify --model M."
         raise StoreError(f"{path}: there is no such file: no run of your own, and no published results in {PUBLISHED}", advice=advice)
-    typer.echo(f"no run of your own in {DEFAULT_OUTPUT}: this is from the published results, {PUBLISHED}", err=True)
+    echo(f"no run of your own in {DEFAULT_OUTPUT}: this is from the published results, {PUBLISHED}", err=True)
     return published
 
 

@@ -16,7 +16,6 @@ from hwmatrix.app.execution import plan_elsewhere
 from hwmatrix.app.selecting import select
 from hwmatrix.basics.text import plural
 from hwmatrix.cli.options import (
-    DEFAULT_OUTPUT,
     Architectures,
     Batches,
     Dtypes,
@@ -26,7 +25,6 @@ from hwmatrix.cli.options import (
     Lengths,
     Matrix,
     Models,
-    Output,
     OwnSize,
     Suite,
     Targets,
@@ -35,9 +33,11 @@ from hwmatrix.cli.options import (
     axes,
 )
 from hwmatrix.cli.tables import print_table
+from hwmatrix.cli.terminal import echo
 from hwmatrix.host.github.job_matrix import job_matrices, write_step_outputs
+from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.matrix.load import load
-from hwmatrix.records import Isolation
+from hwmatrix.records import Isolation, to_json
 
 
 class PlanFormat(enum.StrEnum):
@@ -71,17 +71,19 @@ def plan_command(
     isolation: Annotated[
         Isolation, typer.Option("--isolation", help="How targets are isolated from their machines.")
     ] = Isolation.CONTAINER,
-    output_dir: Output = DEFAULT_OUTPUT,
+    output_dir: Annotated[
+        Path | None, typer.Option("--output-dir", help="A new folder to write the plan into, for hwmatrix run.", metavar="DIR")
+    ] = None,
     matrix: Matrix = Path("matrix.yaml"),
     output: Annotated[PlanFormat, typer.Option("--format", help="A table, the complete plan, or a job matrix.")] = PlanFormat.TABLE,
 ) -> None:
-    """Plan a run without executing anything. ``hwmatrix run`` executes the plan elsewhere, target by target.
+    """Plan a run without executing anything, and print it. ``hwmatrix run`` executes a plan elsewhere, target by target.
 
-    Each machine determines which targets are available on it. Examples:
+    Nothing is written unless a folder is named. Each machine determines which targets are available on it. Examples:
 
         hwmatrix plan --suite smoke
 
-        hwmatrix plan --targets cpu cuda --format github
+        hwmatrix plan --targets cpu cuda --format github --output-dir planned
     """
     loaded, environment = load(matrix), read_environment()
     chosen = select(
@@ -98,17 +100,19 @@ def plan_command(
         forward=forward,
         axes=axes(batches, lengths, threads),
         cache=environment.cache,
-        say=functools.partial(typer.echo, err=True),
+        say=functools.partial(echo, err=True),
     )
-    folder, plan = plan_elsewhere(loaded, chosen, isolation, environment=environment, output=output_dir.absolute())
+    plan = plan_elsewhere(loaded, chosen, isolation, environment=environment)
+    if output_dir is not None:
+        RunFolder.planned(output_dir.absolute(), plan)
     if output is PlanFormat.JSON:
-        typer.echo((folder.path / "plan.json").read_text(encoding="utf-8"), nl=False)
+        echo(to_json(plan, indent=1))
     elif output is PlanFormat.GITHUB:
-        typer.echo(json.dumps(job_matrices(plan, loaded)))
+        echo(json.dumps(job_matrices(plan, loaded)))
         if (outputs := os.environ.get("GITHUB_OUTPUT")) is not None:
             write_step_outputs(plan, loaded, Path(outputs))
     else:
         rows = [(job["target"], str(job["cells"]), ", ".join(job["runs_on"])) for job in job_matrices(plan, loaded)["include"]]
         print_table(("target", "cells", "runs on"), rows)
-        planned = {model.name for model in plan.models}
-        typer.echo(f"{plural(len(plan.cells), 'cell')}, {plural(len(planned), 'model')}; the plan is in {folder.path}")
+        counted = f"{plural(len(plan.cells), 'cell')}, {plural(len({model.name for model in plan.models}), 'model')}"
+        echo(counted if output_dir is None else f"{counted}; the plan is in {output_dir}")

@@ -11,6 +11,7 @@ from hwmatrix.basics.files import write_atomically
 from hwmatrix.cli.merge import latest_in_words
 from hwmatrix.cli.options import DEFAULT_OUTPUT
 from hwmatrix.cli.report import write_all
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.on_record import PUBLISHED, SNAPSHOT, published_databases
 from hwmatrix.knowledge.snapshot import collect, write
@@ -53,12 +54,12 @@ def publish_command(
             [Problem(where=str(DEFAULT_OUTPUT), what="it has no matrix.duckdb", hint="hwmatrix matrix creates it; or name WHAT")]
         )
     kept, _ = merge_places(asked, published / DATABASE, publish=True)
-    typer.echo(latest_in_words(kept, published / DATABASE))
+    echo(latest_in_words(kept, published / DATABASE))
     write_all(published / DATABASE, published, beside=False)
     file = snapshot or (SNAPSHOT if SNAPSHOT.is_relative_to(Path.cwd()) else None)
     if file is not None:
         write(collect(published_databases(published)), file)
-        typer.echo(f"wrote {file}")
+        echo(f"wrote {file}")
     readme = Path("README.md")
     if SNAPSHOT.is_relative_to(Path.cwd()) and readme.is_file():
         write_atomically(readme, with_headline(readme.read_text(encoding="utf-8"), read(published / DATABASE)))

@@ -10,6 +10,7 @@ import typer
 
 from hwmatrix.basics.cache_folder import cache_folder
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Output, RunId
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.on_record import PUBLISHED
 from hwmatrix.report.custom import OURS, as_json, ask, render
@@ -74,9 +75,9 @@ def write_all(database: Path, output_dir: Path, *, run: str | None = None, histo
     """Write all reports, and print their names. ``beside``: the page shows the history beside the folder, if there is one."""
     reports = write_reports(database, output_dir, run_id=run, history=history, beside=beside, cache=cache_folder(os.environ))
     for path in [*reports, *write_operators(database, output_dir)]:
-        typer.echo(f"wrote {path}")
+        echo(f"wrote {path}")
     if (reason := undrawn()) is not None:
-        typer.echo(reason)
+        echo(reason)
 
 
 def _was_given(context: typer.Context, name: str) -> bool:
@@ -86,7 +87,7 @@ def _was_given(context: typer.Context, name: str) -> bool:
 
 def _print_or_write(text: str, file: Path | None) -> None:
     if file is None:
-        typer.echo(text, nl=False)
+        echo(text, nl=False)
     else:
         replace(file.absolute().parent, {file.name: text})
-        typer.echo(f"wrote {file}")
+        echo(f"wrote {file}")

@@ -16,6 +16,7 @@ import typer
 from hwmatrix.app.environment import read_environment
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, Output, Targets
 from hwmatrix.cli.tables import print_table
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import NoTargetAvailableError
 from hwmatrix.hardware.detector import detect
 from hwmatrix.host.ci_machines import checking, facts, inventory, placing, pruning
@@ -65,12 +66,10 @@ def labels_command(
     known = labels(found, system=platform.system(), machine=platform.machine(), engine=engine, engine_problem=problem)
     carried = [label for label in known if label.carried]
     if output is LabelFormat.LINE:
-        typer.echo(",".join(label.name for label in carried))
+        echo(",".join(label.name for label in carried))
     elif output is LabelFormat.JSON:
         others = [label for label in known if not label.carried]
-        typer.echo(
-            json.dumps({"labels": [_label_data(label) for label in carried], "not": [_label_data(label) for label in others]}, indent=2)
-        )
+        echo(json.dumps({"labels": [_label_data(label) for label in carried], "not": [_label_data(label) for label in others]}, indent=2))
     else:
         print_table(("label", "carried", "why"), ((label.name, "yes" if label.carried else "no", label.why) for label in known))
 
@@ -94,7 +93,7 @@ def check_command(
     environment = read_environment()
     report = checking.check(loaded.spec, chosen, facts.gather(loaded.spec, environment.variables, environment.cache))
     if output is Format.JSON:
-        typer.echo(json.dumps(dataclasses.asdict(report), indent=2))
+        echo(json.dumps(dataclasses.asdict(report), indent=2))
     else:
         _print_checks(report)
     failing = [it.target for it in report.targets if not it.ready]
@@ -123,12 +122,12 @@ def plan_command(
     given = [runner for text in runners for runner in (placing.read_runners(Path(text)) if _is_file(text) else (placing.runner_of(text),))]
     placed = placing.place(loaded.spec, given, _chosen(loaded, targets))
     if output is Format.JSON:
-        typer.echo(json.dumps([dataclasses.asdict(it) for it in placed], indent=2))
+        echo(json.dumps([dataclasses.asdict(it) for it in placed], indent=2))
         return
     print_table(("target", "labels", "runs on"), ((it.target, ", ".join(it.labels), _where(it)) for it in placed))
     without = [it.target for it in placed if not it.runners and not it.hosted]
     if without:
-        typer.echo(f"no runner for: {', '.join(without)}. Their cells become unavailable after github.wait_minutes.")
+        echo(f"no runner for: {', '.join(without)}. Their cells become unavailable after github.wait_minutes.")
 
 
 def prune_command(
@@ -160,23 +159,21 @@ def prune_command(
     with contextlib.ExitStack() as stack:
         client = None if engine is None else stack.enter_context(contextlib.closing(engine.client(timeout_s=600)))
         if client is None:
-            typer.echo(f"images are skipped: {problem}", err=True)
+            echo(f"images are skipped: {problem}", err=True)
         reason = pruning.busy(client, pruning.others())
         items = pruning.guarded(_inventory(client, read_environment().cache, output_dir.absolute()), reason)
         if reason is not None:
-            typer.echo(f"images, environments and the cache are skipped: {reason}", err=True)
+            echo(f"images, environments and the cache are skipped: {reason}", err=True)
         chosen = pruning.choose(items, rule, dt.datetime.now(dt.UTC))
         kept = [item for item in items if item not in chosen]
         outcomes = [pruning.remove(item, client) if yes else pruning.Outcome(item=item, problem=None) for item in chosen]
     done = [outcome.item for outcome in outcomes if outcome.problem is None]
     for outcome in outcomes:
         state = f"stays: {outcome.problem}" if outcome.problem else "removed" if yes else "would be removed"
-        typer.echo(
-            f"{outcome.item.kind.value:<12} {_mb(outcome.item.size):>9}  {outcome.item.used_at:%Y-%m-%d}  {outcome.item.name}: {state}"
-        )
+        echo(f"{outcome.item.kind.value:<12} {_mb(outcome.item.size):>9}  {outcome.item.used_at:%Y-%m-%d}  {outcome.item.name}: {state}")
     verb = "removed" if yes else "would be removed (with --yes)"
     total = _mb(sum(item.size for item in done))
-    typer.echo(f"{len(done)} of {len(items)} {verb}: at least {total}; {len(kept)} stay with {_mb(sum(item.size for item in kept))}")
+    echo(f"{len(done)} of {len(items)} {verb}: at least {total}; {len(kept)} stay with {_mb(sum(item.size for item in kept))}")
 
 
 def _inventory(client: docker.DockerClient | None, cache: Path, output: Path) -> list[inventory.Item]:
@@ -195,12 +192,12 @@ def _print_checks(report: checking.Report) -> None:
     """Print one line per finding with the fix below it, then one line per target."""
     for it in report.findings:
         needed = f"  (for {', '.join(it.targets)})" if it.targets and it.state is not checking.State.OK else ""
-        typer.echo(f"{it.state.value:<8} {it.what}: {it.fact}{needed}")
+        echo(f"{it.state.value:<8} {it.what}: {it.fact}{needed}")
         if it.mend:
-            typer.echo(f"         {it.mend}")
-    typer.echo("")
+            echo(f"         {it.mend}")
+    echo("")
     for target in report.targets:
-        typer.echo(f"{target.target:<14} {'can run here' if target.ready else 'cannot: ' + ', '.join(target.missing)}")
+        echo(f"{target.target:<14} {'can run here' if target.ready else 'cannot: ' + ', '.join(target.missing)}")
 
 
 def _where(it: placing.Placement) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from hwmatrix.app.schemas import REPORTS
+from hwmatrix.cli.terminal import echo
 from hwmatrix.matrix.spec import json_schema
 
 
@@ -37,4 +38,4 @@ def add_to(app: typer.Typer) -> None:
 
 def schema_command(which: Annotated[Schema, typer.Argument(help="The format.")] = Schema.MATRIX_FILE) -> None:
     """Print the JSON Schema of matrix.yaml, or of a JSON report."""
-    typer.echo(json.dumps((json_schema if which is Schema.MATRIX_FILE else REPORTS[which.value])(), indent=2))
+    echo(json.dumps((json_schema if which is Schema.MATRIX_FILE else REPORTS[which.value])(), indent=2))

@@ -11,10 +11,8 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from hwmatrix.basics.escape import plain
-from hwmatrix.basics.text import plural
+from hwmatrix.basics.text import plain, plural
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     CellGeneration,
@@ -29,6 +27,7 @@ from hwmatrix.cli.options import (
     recorded,
 )
 from hwmatrix.cli.tables import LEVEL_STYLES
+from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Status
 from hwmatrix.report import grid
@@ -86,26 +85,26 @@ def show_command(
         wanted = {(cell.model, cell.size) for cell in cells if cell.status.value in status}
         cells = [cell for cell in cells if (cell.model, cell.size) in wanted]
     if output is Format.JSON:  # matrix.json with only these cells
-        typer.echo(matrix_json(dataclasses.replace(rows, cells=tuple(cells))), nl=False)
+        echo(matrix_json(dataclasses.replace(rows, cells=tuple(cells))), nl=False)
         return
     console = Console()
-    console.print(Text(f"run {rows.run.run_id} of {rows.run.created_at:%Y-%m-%d %H:%M} UTC, hwmatrix {rows.run.hwmatrix_version}"))
+    console.print(safe_text(f"run {rows.run.run_id} of {rows.run.created_at:%Y-%m-%d %H:%M} UTC, hwmatrix {rows.run.hwmatrix_version}"))
     here = {cell.target for cell in cells if cell.status is not Status.UNAVAILABLE} - _untried_targets(cells)
     built = grid.build([cell for cell in cells if cell.target in here])
     if not here:
         console.print("no cell matches" if not cells else "no target is available")
     else:
         if built.common:
-            console.print(Text(built.common, style="dim"), soft_wrap=True)
+            console.print(safe_text(built.common, style="dim"), soft_wrap=True)
         console.print(_table(built, console.width))
     for target, reason in {cell.target: cell.message for cell in cells if cell.target not in here}.items():
-        console.print(Text(f"➖ {target}: {plain(reason or 'unavailable')}", style="dim"), soft_wrap=True)
+        console.print(safe_text(f"➖ {target}: {plain(reason or 'unavailable')}", style="dim"), soft_wrap=True)
     for line in built.legend:
-        console.print(Text(f"{line.label}: {line.meaning}", style="dim"), soft_wrap=True)
+        console.print(safe_text(f"{line.label}: {line.meaning}", style="dim"), soft_wrap=True)
     shown = {cell.cell_key for cell in cells}
     doubts = Counter(row["doubt"] for row in rows.analysis.doubts if row["cell_key"] in shown)
     for doubt, count in doubts.items():
-        console.print(Text(f"{plural(count, 'cell')} in doubt: {doubt} (hwmatrix why MODEL TARGET)", style="dim"), soft_wrap=True)
+        console.print(safe_text(f"{plural(count, 'cell')} in doubt: {doubt} (hwmatrix why MODEL TARGET)", style="dim"), soft_wrap=True)
 
 
 def _untried_targets(cells: Sequence[CellRow]) -> set[str]:
@@ -130,10 +129,10 @@ def _table(built: grid.Grid, width: int) -> Table:
         table.add_column("\n".join(word for word in words if word), overflow="fold")
     for section in built.sections:
         table.add_section()
-        table.add_row(Text(section.family.value.replace("_", " "), style="bold"))
+        table.add_row(safe_text(section.family.value.replace("_", " "), style="bold"))
         for row in section.rows:
-            cells = [Text(_short(grid.label(cell)), style=LEVEL_STYLES[cell.level]) if cell else Text() for cell in row.cells]
-            table.add_row(Text(plain(row.model)), *([Text(row.settings)] if built.by_row else []), *cells)
+            cells = [safe_text(_short(grid.label(cell)), style=LEVEL_STYLES[cell.level]) if cell else safe_text() for cell in row.cells]
+            table.add_row(safe_text(plain(row.model)), *([safe_text(row.settings)] if built.by_row else []), *cells)
     return table
 
 

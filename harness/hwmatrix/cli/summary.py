@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Matrix, Output, RunId
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import StoreError
 from hwmatrix.host.github.collect import PROBLEMS
 from hwmatrix.matrix.load import load
@@ -44,7 +45,7 @@ def summary_command(
     problems = (collected / PROBLEMS).read_text(encoding="utf-8").splitlines() if collected and (collected / PROBLEMS).is_file() else []
     where = os.environ.get("GITHUB_STEP_SUMMARY")
     if where is None:
-        typer.echo(step_summary(rows, problems), nl=False)
+        echo(step_summary(rows, problems), nl=False)
     else:
         path = Path(where)
         try:
@@ -55,4 +56,4 @@ def summary_command(
             raise StoreError(f"{path}: cannot be written: {error}") from error
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in failure_annotations(rows, load(matrix), annotate_as or str(matrix)):
-            typer.echo(line, err=True)
+            echo(line, err=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from hwmatrix.basics.escape import plain, visible
+from hwmatrix.basics.text import plain, visible
+from hwmatrix.cli.terminal import safe_text
 from hwmatrix.knowledge.evidence import DISTURBED, NOT_CONVERGED, with_instructions
 from hwmatrix.records import Dtype, Level, threads_in_words
 from hwmatrix.report.numbers import number, scientific, whole
@@ -30,7 +30,7 @@ def print_table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> No
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(visible(cell, keep="\n")) for cell in row))
+        table.add_row(*(safe_text(visible(cell, keep="\n")) for cell in row))
     Console().print(table)
 
 
@@ -53,19 +53,19 @@ def show_measured(choices: Sequence[Mapping[str, Any]], console: Console | None 
         where = f"{choice['isolation'] or 'unknown isolation'}, machine {(choice['host'] or 'unknown')[:6]}"
         threads = threads_in_words(choice["threads"])
         machine = with_instructions(choice["processor"], choice["instructions"])
-        console.print(Text(plain(f"measured, {work} ({choice['size']}; {machine}; {where}, {threads}):")), soft_wrap=True)
+        console.print(safe_text(plain(f"measured, {work} ({choice['size']}; {machine}; {where}, {threads}):")), soft_wrap=True)
         if choice["lacking"]:
             lacking = ", ".join(choice["lacking"])
             note = f"this machine's processor lacks {lacking}: expect other times here, above all in reduced precisions"
-            console.print(Text(note, style="yellow"), soft_wrap=True)
+            console.print(safe_text(note, style="yellow"), soft_wrap=True)
         console.print(_measured_table(choice))
         for line in _reasons_against(choice["cells"]):
-            console.print(Text(plain(line)), soft_wrap=True)
+            console.print(safe_text(plain(line)), soft_wrap=True)
     doubts = {doubt for choice in choices for cell in choice["cells"] for doubt in cell["doubts"]}
     legend = ["of: so many samples"] if choices else []
     legend += [f"{sign}: the timing {doubt}" for doubt, sign in DOUBTS.items() if doubt in doubts]
     for line in (*(f"best: {rule}" for rule in dict.fromkeys(choice["rule"] for choice in choices)), *legend):
-        console.print(Text(line, style="dim"), soft_wrap=True)
+        console.print(safe_text(line, style="dim"), soft_wrap=True)
 
 
 def _measured_table(choice: Mapping[str, Any]) -> Table:
@@ -84,7 +84,7 @@ def _measured_table(choice: Mapping[str, Any]) -> Table:
         chosen = cell["precision"] if cell["dtype"] == Dtype.DEFAULT else None
         table.add_row(
             "no" if cell["against"] else "best" if cell == choice["best"] else "yes",
-            Text(plain(cell["target"])),
+            safe_text(plain(cell["target"])),
             f"{cell['dtype']} ({chosen})" if chosen else cell["dtype"],
             number(cell[speed[1]]),
             f"{cell['samples'] or ''}{''.join(DOUBTS[doubt] for doubt in cell['doubts'])}",
@@ -111,6 +111,6 @@ def show_evidence(asked: Sequence[EvidenceAnswer], console: Console | None = Non
 
     console = console or Console()
     for each in asked:
-        console.print(Text(f"measurements: {plain(sentence(each))}"), soft_wrap=True)
+        console.print(safe_text(f"measurements: {plain(sentence(each))}"), soft_wrap=True)
     if not asked:
-        console.print(Text("measurements: there are none here"), soft_wrap=True)
+        console.print(safe_text("measurements: there are none here"), soft_wrap=True)

@@ -32,6 +32,7 @@ from hwmatrix.cli.options import (
     progress,
 )
 from hwmatrix.cli.tables import print_table
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host.executors import choose
@@ -318,7 +319,7 @@ def _raise_if_nothing_ran(trials: Sequence[Trial], ended: Ended) -> None:
 def _print(document: ModelTestDocument, output: Format) -> None:
     """Print the outcome."""
     if output is Format.JSON:
-        typer.echo(json.dumps(document, indent=2))
+        echo(json.dumps(document, indent=2))
         return
     trials = document["trials"]
     if any(trial["largest_batch"] for trial in trials):
@@ -326,13 +327,13 @@ def _print(document: ModelTestDocument, output: Format) -> None:
         return
     columns = ("expected", "actual", "status", "dtype", "batch", "p50", "sample", "cost")
     print_table(columns, [_cells(trial) for trial in trials])
-    typer.echo(f"{document['model']} ({document['size']}, isolation: {document['isolation']}). Order: {document['order_stands_on']}.")
+    echo(f"{document['model']} ({document['size']}, isolation: {document['isolation']}). Order: {document['order_stands_on']}.")
     attempts = [attempt for trial in trials for attempt in trial["attempts"]]
     lines = [*(_attempt_line(attempt) for attempt in attempts if attempt["status"] != Status.PASS)]
     lines += [f"- {line}" for trial in trials if trial["fell_back"] for line in trial["recommendations"]]
     lines += [f"repeat: {attempt['command']}" for attempt in attempts if attempt["command"]]
     for line in dict.fromkeys(lines):
-        typer.echo(f"  {line}")
+        echo(f"  {line}")
 
 
 def _print_search(document: ModelTestDocument) -> None:
@@ -343,14 +344,14 @@ def _print_search(document: ModelTestDocument) -> None:
         for each in trial["attempts"]
     ]
     print_table(("target", "batch", "status", "took", "why"), rows)
-    typer.echo(f"{document['model']} ({document['size']}, isolation: {document['isolation']}).")
+    echo(f"{document['model']} ({document['size']}, isolation: {document['isolation']}).")
     for trial in document["trials"]:
         found = trial["largest_batch"]
         if found is not None:
-            typer.echo(f"  {_search_result(trial, found)}")
+            echo(f"  {_search_result(trial, found)}")
             for each in (found["passed"], found["failed"]):
                 if each is not None and each["command"]:
-                    typer.echo(f"  repeat batch {each['batch']}: {each['command']}")
+                    echo(f"  repeat batch {each['batch']}: {each['command']}")
 
 
 def _search_result(trial: TrialDocument, found: LargestBatchDocument) -> str:

@@ -10,12 +10,11 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from hwmatrix.app.types_document import as_data, said, types_document
-from hwmatrix.basics.escape import visible
-from hwmatrix.basics.text import plural
+from hwmatrix.basics.text import plural, visible
 from hwmatrix.cli.options import Format, FormatOption
+from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.models.factory.pins import PASS, short
 from hwmatrix.records import Family
 
@@ -61,26 +60,26 @@ def types_command(
     """
     document = types_document(names or (), family=family, since=since)
     if output is Format.JSON:
-        typer.echo(json.dumps(as_data(document), indent=2, ensure_ascii=False))
+        echo(json.dumps(as_data(document), indent=2, ensure_ascii=False))
         return
     console = Console()
     if document.note:
-        console.print(Text(visible(document.note)), soft_wrap=True)
+        console.print(safe_text(visible(document.note)), soft_wrap=True)
     if document.differences is not None:
         _show_differences(document, console)
         return
     console.print(_table(document))
-    console.print(Text(_totals(document)), soft_wrap=True)
+    console.print(safe_text(_totals(document)), soft_wrap=True)
 
 
 def _show_differences(document: TypesDocument, console: Console) -> None:
     """Print one line per difference, and the number of each kind."""
     found = document.differences or ()
     for each in found:
-        console.print(Text(visible(said(each))), soft_wrap=True)
+        console.print(safe_text(visible(said(each))), soft_wrap=True)
     counts = collections.Counter(each.what for each in found)
     total = f"{counts['new']} new, {counts['gone']} gone, {counts['class']} of another class, {counts['family']} of another family"
-    console.print(Text(f"transformers {document.version} and the pinned list of {document.compared_with}: {total}"), soft_wrap=True)
+    console.print(safe_text(f"transformers {document.version} and the pinned list of {document.compared_with}: {total}"), soft_wrap=True)
 
 
 def _table(document: TypesDocument) -> Table:
@@ -91,7 +90,7 @@ def _table(document: TypesDocument) -> Table:
     table.add_column("pinned, override", overflow="fold", ratio=1)
     for entry in document.types:
         named = "\n".join(word for word in (entry.model_class, entry.mapping) if word)
-        table.add_row(*(Text(visible(cell, keep="\n")) for cell in (entry.name, named, entry.family.value, _pinned_result(entry))))
+        table.add_row(*(safe_text(visible(cell, keep="\n")) for cell in (entry.name, named, entry.family.value, _pinned_result(entry))))
     return table
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from hwmatrix.cli.options import JobStates, Matrix, PlannedFolder
+from hwmatrix.cli.terminal import echo
 from hwmatrix.host.github.collect import write_states
 from hwmatrix.host.github.jobs import Patience, RunAddress, State, ask, wait
 from hwmatrix.host.github.log import annotation, harmless
@@ -49,14 +50,12 @@ def wait_command(
     }
     minutes = github.wait_minutes if runner_minutes is None else runner_minutes
     patience = Patience(runner_s=60 * minutes, whole_s=60 * (minutes + github.timeout_minutes + _SLACK_MINUTES), every_s=every)
-    reached = wait(
-        labels, lambda: ask(address), patience, clock=time.monotonic, sleep=time.sleep, say=lambda text: typer.echo(harmless(text))
-    )
+    reached = wait(labels, lambda: ask(address), patience, clock=time.monotonic, sleep=time.sleep, say=lambda text: echo(harmless(text)))
     write_states(reached, states)
     for name, what in reached.items():
         if what.state in {State.UNCLAIMED, State.SKIPPED, State.UNKNOWN, State.RUNNING}:
             reason = what.reason or "the outcome of its job is not known"
-            typer.echo(annotation("warning", reason, title=f"{name}: no verdicts"))
+            echo(annotation("warning", reason, title=f"{name}: no verdicts"))
     _output({"waiting": " ".join(name for name, what in reached.items() if what.state is State.UNCLAIMED)})
 
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
-from hwmatrix.basics.escape import plain
+from hwmatrix.basics.text import plain
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     CellGeneration,
@@ -28,6 +27,7 @@ from hwmatrix.cli.options import (
     recorded,
 )
 from hwmatrix.cli.tables import LEVEL_STYLES
+from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.errors import NothingSelectedError
 from hwmatrix.knowledge.compatibility import LEVELS
 from hwmatrix.knowledge.names import name_on_record
@@ -83,17 +83,17 @@ def why_command(
         raise NothingSelectedError(f"no cell of {model} on {target} has these settings", advice=f"There are: {there}.")
     if output is Format.JSON:
         document = dataclasses.asdict(WhyDocument(answers=answers))
-        typer.echo(json.dumps({"schema": document.pop("schema"), **document}, indent=2, ensure_ascii=False, default=_json_value))
+        echo(json.dumps({"schema": document.pop("schema"), **document}, indent=2, ensure_ascii=False, default=_json_value))
         return
     console = Console()
     if len(answers) > 1 and not everything:
         for answer in answers:
-            console.print(Text(_summary(answer), style=LEVEL_STYLES[answer.cell.level]), soft_wrap=True)
+            console.print(safe_text(_summary(answer), style=LEVEL_STYLES[answer.cell.level]), soft_wrap=True)
         answers = (min(answers, key=lambda answer: _badness(answer.cell)),)
-        console.print(Text("\nthe worst of them (--all explains every one):", style="dim"))
+        console.print(safe_text("\nthe worst of them (--all explains every one):", style="dim"))
     for answer in answers:
         for line, style in _lines(answer, where):
-            console.print(Text(line, style=style), soft_wrap=True)
+            console.print(safe_text(line, style=style), soft_wrap=True)
         console.print()
 
 

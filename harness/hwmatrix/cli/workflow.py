@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hwmatrix.cli.options import OwnMatrix
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import GateError
 from hwmatrix.host.github.render import ACTION, render
 from hwmatrix.matrix.load import load
@@ -25,7 +26,7 @@ def workflow_command(
     folder: Annotated[Path, typer.Option("--output-dir", help="The folder of the workflows.", metavar="DIR")] = Path(".github/workflows"),
     matrix: OwnMatrix = Path("matrix.yaml"),
 ) -> None:
-    """Write the workflow files of GitHub Actions from matrix.yaml: ci.yml, matrix.yml, release.yml, pins.yml.
+    """Write the workflow files of GitHub Actions from matrix.yaml: ci.yml, matrix.yml, release.yml.
 
     An action.yml beside matrix.yaml is written too, if there is one. Example:
 
@@ -38,7 +39,7 @@ def workflow_command(
     if not check:
         for path, text in places.items():
             replace(path.parent, {path.name: text})
-            typer.echo(f"wrote {path}")
+            echo(f"wrote {path}")
         return
     problems = []
     for path, text in places.items():
@@ -51,4 +52,4 @@ def workflow_command(
             problems.append(f"{path}: it does not match matrix.yaml (update it with nox -s workflow)")
     if problems:
         raise GateError("\n".join(problems))
-    typer.echo(f"{len(places)} workflow files match {matrix}")
+    echo(f"{len(places)} workflow files match {matrix}")

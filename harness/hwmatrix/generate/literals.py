@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 from typing import Any, Final
 
@@ -33,6 +34,11 @@ def literal(value: Any, indent: int = 0, column: int = 0) -> str:
     begin, end = _BRACKETS[type(value)]
     lines = "".join(f"{' ' * inner}{item},\n" for item in items)
     return f"{begin}\n{lines}{' ' * indent}{end}"
+
+
+def member(name: str, module: str) -> str:
+    """The source of a module's member, such as ``transformers.BertModel``. A name that is no identifier stays a string."""
+    return f"{module}.{name}" if name.isidentifier() and not keyword.iskeyword(name) else f"getattr({module}, {literal(name)})"
 
 
 def plain(text: object) -> str:

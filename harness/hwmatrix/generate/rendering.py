@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.basics.files import write_atomically
 from hwmatrix.basics.templates import environment
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.generate.literals import WIDTH, literal, plain
+from hwmatrix.generate.literals import WIDTH, literal, member, plain
 
 if TYPE_CHECKING:
     import jinja2
@@ -48,7 +48,7 @@ def rows(value: list[Any], indent: int = 0, column: int = 0) -> str:
 @functools.cache
 def _environment() -> jinja2.Environment:
     # The output is Python, where HTML escapes would be wrong.
-    filters = {"literal": literal, "plain": plain, "comment": comment, "rows": rows}
+    filters = {"literal": literal, "member": member, "plain": plain, "comment": comment, "rows": rows}
     return environment("hwmatrix.generate", autoescape=False, also=_TESTS, filters=filters)
 
 

@@ -26,6 +26,9 @@ PLAN: Final = "plan.json"
 SUMS: Final = "SHA256SUMS"
 SMALL: Final = 16 * 2**20
 """The size limit in bytes of plans, indexes, sidecars and checksum files, which are a few kilobytes of text."""
+_LONGEST_HEADER: Final = 16 * 2**10
+"""Bytes of the header of one file, with its name and attributes."""
+_STATED_SIZE: Final = re.compile(rb"^\d+ size=(\d{1,15})\n", re.MULTILINE)
 _SUM: Final = re.compile(r"([0-9a-f]{64}) {2}(\S+)")
 _ADVICE: Final = "Make it again on its machine, and upload what hwmatrix wrote, unchanged."
 
@@ -103,6 +106,7 @@ def _extract(archive: Path, into: Path, limits: Limits, large: Callable[[str], b
     """Write the files of an archive into a folder, one by one. Raise StoreError for a file that does not belong there."""
     names: set[str] = set()
     total = 0
+    _check_headers(archive, limits)
     with tarfile.open(archive, "r:") as tar:
         for member in tar:  # reads entry by entry, so that an archive with very many entries is not listed first
             if len(names) >= limits.files:
@@ -126,6 +130,28 @@ def _extract(archive: Path, into: Path, limits: Limits, large: Callable[[str], b
                 shutil.copyfileobj(source, file, 2**20)
             names.add(name)
     return frozenset(names)
+
+
+def _check_headers(archive: Path, limits: Limits) -> None:
+    """Raise StoreError for an archive that is too large, or has a header that :mod:`tarfile` would read into memory as a whole.
+
+    Long names and attributes of the PAX and GNU formats are stored as files before the file that they describe.
+    """
+    size = archive.stat().st_size
+    if size > limits.total_bytes + limits.files * 4 * _LONGEST_HEADER:
+        raise refused(archive, f"it is too large: {size:,} bytes")
+    stated: int | None = None  # what the attributes say of the next file's size, which is too large for its own header
+    with archive.open("rb") as file:
+        while (block := file.read(tarfile.BLOCKSIZE)).strip(b"\0"):
+            entry = tarfile.TarInfo.frombuf(block, tarfile.ENCODING, "surrogateescape")
+            describes = entry.type in {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES}
+            if entry.size < 0 or (describes and entry.size > _LONGEST_HEADER):
+                raise refused(archive, f"the header of {entry.name!r} is too large")
+            padded = -(-(entry.size if stated is None else stated) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+            found = _STATED_SIZE.search(file.read(padded)) if describes else None
+            stated = int(found[1]) if found else None
+            if not describes:
+                file.seek(padded, os.SEEK_CUR)
 
 
 def _check_sums(archive: Path, into: Path, names: frozenset[str]) -> None:

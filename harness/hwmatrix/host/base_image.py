@@ -156,13 +156,14 @@ def _follow(events: Iterable[dict[str, Any]], on_line: Callable[[str], None]) ->
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    """Split a name into repository and tag. A digest counts as a tag, as in the engine's API; a colon before the last slash is a port."""
-    if "@" in name:
-        repository, _, digest = name.partition("@")
-        return repository, digest
+    """Split a name into repository and tag. A digest counts as a tag, as in the engine's API; a colon before the last slash is a port.
+
+    Of a name with both, the digest counts: the tag says to people, and to Renovate, what is pinned.
+    """
+    name, _, digest = name.partition("@")
     head, slash, last = name.rpartition("/")
     repository, _, tag = last.partition(":")
-    return f"{head}{slash}{repository}", tag or "latest"
+    return f"{head}{slash}{repository}", digest or tag or "latest"
 
 
 def _first_line(text: str) -> str:

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from hwmatrix.basics.text import plural
+from hwmatrix.basics.text import plural, visible
 from hwmatrix.host.github.log import END_OF_GROUP, group, harmless
 from hwmatrix.records import Status
 
@@ -101,7 +101,8 @@ class PlainView:
     def say(self, text: str) -> None:
         """Print the text."""
         self._quiet_since = time.monotonic()
-        self._console.print(Text(harmless(text) if self._on_github else text), soft_wrap=True)
+        shown = visible(text, keep="\n\t")
+        self._console.print(Text(harmless(shown) if self._on_github else shown), soft_wrap=True)
 
     def detail(self, text: str) -> None:
         """Print it if ``verbose``, or after half a minute of silence, which looks like a hang."""
@@ -156,13 +157,13 @@ class LiveView:
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
-            TextColumn("{task.description:<10}"),
+            TextColumn("{task.description:<10}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[running]}"),
+            TextColumn("{task.fields[running]}", markup=False),
             console=console,
         )
         self._tasks: dict[str, Any] = {}
@@ -180,11 +181,11 @@ class LiveView:
 
     def say(self, text: str) -> None:
         """Print the text above the bars, where it stays."""
-        self._live.console.print(Text(text), soft_wrap=True)
+        self._live.console.print(Text(visible(text, keep="\n\t")), soft_wrap=True)
 
     def detail(self, text: str) -> None:
         """Show the text until newer lines replace it."""
-        self._lines = [*self._lines[1 - _SHOWN_LINES :], Text(f"  {text}", style="dim", no_wrap=True, overflow="ellipsis")]
+        self._lines = [*self._lines[1 - _SHOWN_LINES :], Text(f"  {visible(text)}", style="dim", no_wrap=True, overflow="ellipsis")]
 
     def begin(self, target: str, count: int, noun: str = "cells") -> None:
         """Add a bar, or update an existing one."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.processes import living, own_mark
+from hwmatrix.basics.text import visible
 from hwmatrix.errors import EngineError
 
 if TYPE_CHECKING:
@@ -71,12 +72,12 @@ class RunningContainer:
     @property
     def stderr_tail(self) -> str:
         """The last 64 KiB of stderr read so far, decoded."""
-        return self._stderr.decode("utf-8", "replace")
+        return visible(self._stderr.decode("utf-8", "replace"), keep="\n\t")
 
     def lines(self) -> Iterator[str]:
         """Yield each line of stdout as it arrives, without its newline, until the container closes its output.
 
-        Bytes that are not UTF-8 are replaced. 1 MiB without a newline counts as a line.
+        Bytes that are not UTF-8 and control characters are replaced. 1 MiB without a newline counts as a line.
 
         Raises:
             EngineError: the engine is gone.
@@ -84,12 +85,12 @@ class RunningContainer:
         rest = b""
         for chunk in self._chunks():
             *whole, rest = (rest + chunk).split(b"\n")
-            yield from (line.decode("utf-8", "replace") for line in whole)
+            yield from map(_line, whole)
             if len(rest) > LINE_BYTES:
-                yield rest.decode("utf-8", "replace")
+                yield _line(rest)
                 rest = b""
         if rest:
-            yield rest.decode("utf-8", "replace")
+            yield _line(rest)
 
     def _chunks(self) -> Iterator[bytes]:
         with _engine_errors("reading the container's output failed"):
@@ -129,6 +130,10 @@ class RunningContainer:
         with _engine_errors("inspecting the container failed"):
             self._container.reload()
         return bool(self._container.attrs["State"]["OOMKilled"])
+
+
+def _line(data: bytes) -> str:
+    return visible(data.decode("utf-8", "replace"), keep="\t")
 
 
 @contextlib.contextmanager

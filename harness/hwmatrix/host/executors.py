@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import importlib.util
@@ -11,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import EngineError, HwmatrixError, ImageBuildError
 from hwmatrix.hardware.detector import detect
 from hwmatrix.host import base_image, containers, images, venvs
 from hwmatrix.host.engine import connect
+from hwmatrix.host.events import BadEventError, read_event
 from hwmatrix.host.process import Processes
 from hwmatrix.host.sharing import container_mb, scratch_mb
 from hwmatrix.host.variables import for_models
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 PIDS: Final = 1024
 """Limit of processes and threads for each parallel piece of work."""
+_REASONS: Final = 20
+"""Failure messages of a job that are kept: the last ones."""
 _MAKING: Final = frozenset({"bundles", "operator-tests"})
 """Jobs of the reference image that write into the cache and need no device."""
 _IN_CONTAINER: Final = {"plan": "/hwmatrix/plan", "cache": "/hwmatrix/cache", "out": "/hwmatrix/out"}
@@ -337,23 +340,36 @@ class MixedExecutor:
 class Watcher(Protocol):
     """Shows a job's events. ``hwmatrix.host.console`` has implementations."""
 
+    def say(self, text: str) -> None:
+        """Show a message."""
+
     def event(self, target: str, event: dict[str, Any]) -> None:
         """Show one event of the runner."""
 
 
 def follow(executor: Executor, job: Job, view: Watcher, title: str) -> Ended:
-    """Run a job and pass the runner's events to the view. Other lines come from libraries. Failure messages are added to its output."""
-    reasons: list[str] = []
+    """Run a job and pass the runner's events to the view. Other lines come from libraries. Failure messages are added to its output.
+
+    An invalid event is a message, and the job goes on: whatever it finished is in its shard.
+    """
+    reasons: collections.deque[str] = collections.deque(maxlen=_REASONS)
+    invalid: list[str] = []
 
     def on_line(line: str) -> None:
-        with contextlib.suppress(ValueError):
-            event: Any = read_json(line)
-            if isinstance(event, dict) and event.get("event") == "failed":
-                reasons.append(event["message"])
-            elif isinstance(event, dict) and "event" in event:
-                view.event(title, event)
+        try:
+            event = read_event(line)
+        except BadEventError as error:
+            if not invalid:
+                view.say(f"{title}: an invalid line in its output, of a model or a library, is ignored: {error}")
+                invalid.append(str(error))
+            return
+        if event is not None and event["event"] == "failed":
+            reasons.append(event["message"])
+        elif event is not None:
+            view.event(title, event)
 
     ended = executor.run(job, on_line)
+    reasons.extend(f"an invalid line in its output: {each}" for each in invalid)
     return dataclasses.replace(ended, output="\n".join([ended.output, *reasons]).strip())
 
 

@@ -63,7 +63,7 @@ def _served(places: tuple[str, ...], serve: Callable[[Path], str], on_line: Call
 
 
 class _Server:
-    """One server for all folders. Each folder is a number under the secret path, which :class:`_Handler` maps back."""
+    """One server for all folders and files. Each is a number under the secret path, which :class:`_Handler` maps back."""
 
     def __init__(self) -> None:
         self._roots: dict[str, Path] = {}
@@ -88,8 +88,8 @@ class _Server:
         self._thread.join()
 
     def folder(self, path: Path) -> str:
-        """The URL of a folder of packages, or of a page that lists packages."""
-        return self._url(path, "") if path.is_dir() else self._url(path.parent, path.name)
+        """The URL of a folder of packages, or of a page that lists packages: of a page, only the file itself is served."""
+        return self._url(path, "" if path.is_dir() else path.name)
 
     def index(self, path: Path) -> str:
         """The URL of an index. Its parent is served, because the pages of local mirrors link to files beside them."""
@@ -113,7 +113,10 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         known = len(parts) == 3 and secrets.compare_digest(parts[0], self.served_token) and parts[1] in self.served_roots  # noqa: PLR2004 - as above
         if not known:
             return "/nonexistent"
-        self.directory = str(self.served_roots[parts[1]])
+        root = self.served_roots[parts[1]]
+        if not root.is_dir():
+            return str(root) if unquote(parts[2]) == root.name else "/nonexistent"
+        self.directory = str(root)
         return super().translate_path(f"/{parts[2]}")
 
     def end_headers(self) -> None:

@@ -11,11 +11,17 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING, Final, Self
 
+from hwmatrix.basics.text import cut, visible
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
 TAIL_LINES: Final = 200
+_TAIL: Final = 4_000
+"""Characters of a line in the last lines of output."""
+LINE: Final = 2**20
+"""Characters that count as a line if no newline comes before: a child may print without end."""
 GRACE_S: Final = 10.0
 
 
@@ -65,7 +71,7 @@ class Processes:
         on_line: Callable[[str], None],
         stdin: str = "",
     ) -> Finished:
-        """Run a command to its end. ``on_line`` gets each line of stdout and stderr, without its newline.
+        """Run a command to its end. ``on_line`` gets each line of stdout and stderr, without its newline and without control characters.
 
         Raises:
             OSError: the program cannot be started.
@@ -92,9 +98,10 @@ class Processes:
                 with contextlib.suppress(BrokenPipeError):  # a child that exits without reading explains why in its output
                     child.stdin.write(stdin)
                     child.stdin.close()
-                for line in child.stdout:
-                    tail.append(line.rstrip("\n"))
-                    on_line(tail[-1])
+                while line := child.stdout.readline(LINE):
+                    shown = visible(line.rstrip("\n"), keep="\t")
+                    tail.append(cut(shown, _TAIL))
+                    on_line(shown)
             code = child.wait()
         except BaseException:
             _signal_group(child, signal.SIGTERM)

@@ -54,7 +54,16 @@ class RunFolder:
         Raises:
             StoreError: the folder cannot be written.
         """
-        folder = cls(path=output / RUNS / plan.run_id)
+        return cls.planned(output / RUNS / plan.run_id, plan)
+
+    @classmethod
+    def planned(cls, path: Path, plan: Plan) -> RunFolder:
+        """Make this folder that of the run, and write the plan. It must not be the folder of a run yet.
+
+        Raises:
+            StoreError: it is, or cannot be written.
+        """
+        folder = cls(path=path)
         with _writing(folder.path):
             folder.shards.mkdir(parents=True)
             folder.bundles.mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import importlib.metadata
 import json
@@ -18,7 +17,6 @@ from hwmatrix.basics.templates import environment
 from hwmatrix.host.source_repository import commit_of, web_address_of
 from hwmatrix.host.wheel import build_wheel
 from hwmatrix.matrix.shipped import harness_source
-from hwmatrix.matrix.spec import MatrixSpec, TargetSpec
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.records import Size
 from hwmatrix.records.backends import descriptor_of
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
 
     import jinja2
 
+    from hwmatrix.matrix.spec import MatrixSpec
     from hwmatrix.records import ModelPlan
 
 REFERENCE: Final = "cpu"
@@ -37,19 +36,6 @@ TARGETS: Final = (REFERENCE, "openvino", "onnxruntime")
 """Targets that every machine can run."""
 _REQUIREMENT: Final = re.compile(r"hwmatrix\[host\] @ git\+https://[\w.:/~-]+@[0-9a-f]{40}")
 """What is safe in double quotes of a shell, and complete."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StarterModel:
-    """An entry of ``models``. ``hub_id``, ``weights`` and the ``variants`` by size are YAML text."""
-
-    name: str
-    family: str
-    architecture: str
-    model_class: str
-    hub_id: str | None
-    weights: str
-    variants: dict[str, str]
 
 
 def starter_matrix(plans: Sequence[ModelPlan], targets: Sequence[str], shipped: MatrixSpec) -> str:
@@ -61,19 +47,17 @@ def starter_matrix(plans: Sequence[ModelPlan], targets: Sequence[str], shipped: 
     chosen = {name: target for name, target in shipped.targets.items() if name in {REFERENCE, *targets}}
     used = {each for target in chosen.values() for dtype in target.every_dtype for each in descriptor_of(target.backend).computes_in(dtype)}
     dtypes = [dtype for dtype in shipped.tolerances if dtype in used]
-    models = [_entry(plan, name, shipped) for plan, name in zip(plans, _names(plans), strict=True)]
-    return (
-        _environment()
-        .get_template("matrix.yaml.j2")
-        .render(
-            sizes={size.value: _flow(dataclasses.asdict(each)) for size, each in shipped.sizes.items()},
-            tolerances={dtype.value: _flow(dataclasses.asdict(shipped.tolerances[dtype])) for dtype in dtypes},
-            targets={name: _flow(_said(target)) for name, target in chosen.items()},
-            others=[name for name in shipped.targets if name not in chosen],
-            models=models,
-            suites={name: _flow(suite) for name, suite in _suites(models).items()},
-        )
-    )
+    names = _names(plans)
+    sections = {
+        "sizes": {size.value: _spoken(each) for size, each in shipped.sizes.items()},
+        "tolerances": {dtype.value: _spoken(shipped.tolerances[dtype]) for dtype in dtypes},
+        "targets": {name: _spoken(target) for name, target in chosen.items()},
+        "models": {name: _entry(plan, shipped) for plan, name in zip(plans, names, strict=True)},
+        "suites": _suites(plans, names),
+    }
+    others = [name for name in shipped.targets if name not in chosen]
+    texts = {name: _yaml({name: section}) for name, section in sections.items()}
+    return _environment().get_template("matrix.yaml.j2").render(others=others, **texts)
 
 
 def requirement(folder: Path) -> str:
@@ -109,27 +93,23 @@ def noxfile(requirement: str) -> str:
     return _environment().get_template("noxfile.py.j2").render(session=nox_session(requirement))
 
 
-def _entry(plan: ModelPlan, name: str, shipped: MatrixSpec) -> StarterModel:
-    variants: dict[str, str] = {}
-    if plan.weights == FACTORY:
-        if plan.sequence_length != shipped.sizes[Size.TINY].sequence_length:
-            variants["tiny"] = _flow({"sequence_length": plan.sequence_length})
-    elif plan.sequence_length != shipped.sizes[Size.FULL].sequence_length:
-        variants["full"] = _flow({"sequence_length": plan.sequence_length})
-    return StarterModel(
-        name=name,
-        family=plan.family.value,
-        architecture=plan.architecture,
-        model_class=plan.model_class,
-        hub_id=_scalar(plan.hub_id) if plan.hub_id else None,
-        weights=_scalar(plan.weights),
-        variants=variants,
-    )
+def _entry(plan: ModelPlan, shipped: MatrixSpec) -> dict[str, Any]:
+    """A model's entry."""
+    size = Size.TINY if plan.weights == FACTORY else Size.FULL
+    entry = {
+        "family": plan.family.value,
+        "architecture": plan.architecture,
+        "class": plan.model_class,
+        "hub_id": plan.hub_id,
+        "weights": plan.weights,
+        size.value: {"sequence_length": plan.sequence_length} if plan.sequence_length != shipped.sizes[size].sequence_length else None,
+    }
+    return {name: value for name, value in entry.items() if value is not None}
 
 
-def _suites(models: Sequence[StarterModel]) -> dict[str, dict[str, Any]]:
-    checkpoints = [model.name for model in models if model.weights != FACTORY]
-    if len(checkpoints) == len(models):
+def _suites(plans: Sequence[ModelPlan], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    checkpoints = [name for plan, name in zip(plans, names, strict=True) if plan.weights != FACTORY]
+    if len(checkpoints) == len(plans):
         return {"default": {"size": Size.FULL.value, "models": "all", "description": "every model, with its usual length"}}
     suites: dict[str, dict[str, Any]] = {
         "default": {"size": Size.TINY.value, "models": "all", "description": "every model, with short inputs"}
@@ -155,22 +135,17 @@ def _as_name(text: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._") or "model"
 
 
-def _said(target: TargetSpec) -> dict[str, Any]:
+def _spoken(settings: Any) -> dict[str, Any]:
     """The keys that differ from their defaults, with values as in YAML."""
-    said = pydantic.TypeAdapter(TargetSpec).dump_python(target, mode="json", exclude_defaults=True)
+    said = pydantic.TypeAdapter(type(settings)).dump_python(settings, mode="json", exclude_defaults=True)
     return {name: value for name, value in said.items() if value != {}}
 
 
-def _flow(settings: dict[str, Any]) -> str:
-    """A mapping in one line of YAML."""
-    return yaml.safe_dump(settings, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True).strip()
-
-
-def _scalar(text: str) -> str:
-    """A text as YAML, quoted if necessary."""
-    return _flow({"key": text}).removeprefix("{key: ").removesuffix("}")
+def _yaml(section: dict[str, Any]) -> str:
+    """A section of the file: each innermost mapping on one line. In ASCII, since PyYAML does not quote every line break of Unicode."""
+    return yaml.safe_dump(section, default_flow_style=None, sort_keys=False, width=10_000).strip()
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    return environment("hwmatrix.host", autoescape=False)  # YAML and Python: foreign text is quoted by _flow, or is a checked name
+    return environment("hwmatrix.host", autoescape=False)  # YAML and Python: the only foreign text is YAML by _yaml

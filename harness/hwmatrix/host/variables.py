@@ -1,7 +1,6 @@
-"""The environment of processes that run models without a container: without access to secrets or the runner.
+"""The environment of processes that run models without a container: only variables that are known to be needed and to hold no secret.
 
-A container gets no variables of this machine. A virtual environment, or this interpreter, needs some (PATH, HOME, those that select
-devices). So anything that looks like a secret is removed, as are the variables that control GitHub's runner.
+A container gets no variables of this machine. A virtual environment, or this interpreter, gets those listed here (docs/security.md).
 """
 
 from __future__ import annotations
@@ -12,24 +11,20 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_ENDINGS: Final = ("TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "KEY", "KEYS")
-_WORDS: Final = frozenset({"PASS", "AUTH", "COOKIE", "PAT", "DSN", "KUBECONFIG", "NETRC"})
-_FAMILIES: Final = ("ACTIONS_", "PIP_", "DOCKER_", "NPM_CONFIG_", "SSH_")
-"""Prefixes of variables: the runner's own services, package indexes with passwords, the engine and its logins, the user's keys."""
-_OBEYED: Final = frozenset({"GITHUB_ENV", "GITHUB_OUTPUT", "GITHUB_PATH", "GITHUB_STATE", "GITHUB_STEP_SUMMARY", "BASH_ENV", "ENV"})
-"""Variables that name files which a later workflow step, or a shell, executes or reads settings from."""
-_LOGIN: Final = re.compile(r"://[^/@\s]+@")
-"""Matches a user or a password in a URL, as in proxy settings."""
+ALLOWED: Final = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "PYTHON*"),
+    *("CC", "CXX", "CUDA_*", "NVIDIA_*", "HIP_*", "HSA_*", "ROCR_*", "ROCM_*", "GPU_DEVICE_ORDINAL", "DISPLAY"),
+    *("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "ONEDNN_*", "DNNL_*", "PYTORCH_*", "TORCH_*", "TORCHINDUCTOR_*", "TOKENIZERS_*"),
+    *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HWMATRIX_*"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+)
+"""The names of these variables; ``*`` stands for any ending."""
+_MATCHES: Final = re.compile("|".join(re.escape(name).replace(r"\*", r"\w*") for name in ALLOWED))
+_LOGIN: Final = re.compile(r"[^/@\s]*:[^/@\s]*@|://[^/@\s]+@")
+"""Matches a user or a password in an address, as in proxy settings, with or without a scheme."""
 
 
 def for_models(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a process running a stranger's model may see."""
-    return {name: value for name, value in environment.items() if not is_secret(name, value)}
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Whether a variable must be withheld, because of its name or a login in its value."""
-    upper = name.upper()
-    if upper in _OBEYED or upper.startswith(_FAMILIES) or _LOGIN.search(value):
-        return True
-    return any(word in _WORDS or word.endswith(_ENDINGS) for word in upper.split("_"))
+    """Return the variables that a process running a stranger's model may see: the allowed ones, without logins in their values."""
+    return {name: value for name, value in environment.items() if _MATCHES.fullmatch(name) and not _LOGIN.search(value)}

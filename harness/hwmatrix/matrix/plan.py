@@ -27,7 +27,7 @@ from hwmatrix.records import (
 from hwmatrix.records.backends import OnnxUse, descriptor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hwmatrix.matrix.load import LoadedMatrix
     from hwmatrix.matrix.spec import MatrixSpec, SuiteSpec, TargetSpec
@@ -38,6 +38,8 @@ _FACTORY: Final = "factory"
 _RECIPE: Final = "recipe"
 _TRAINED: Final = "trained"
 """The ``weights`` in matrix.yaml of a recipe whose tiny model is trained."""
+_SUITES_OF_TYPES: Final = ("types", "diffusion")
+"""The values of a suite's ``models`` with which it also has models that matrix.yaml does not list."""
 _TINY_ONLY: Final = f"a model made from its type alone (weights: {_FACTORY}) is tiny"
 
 
@@ -84,10 +86,10 @@ class RunFacts:
 
 
 def check_selection(matrix: LoadedMatrix, selection: Selection) -> None:
-    """Check every name in a selection against matrix.yaml.
+    """Check every name in a selection against matrix.yaml, and that its parts do not contradict each other.
 
     Raises:
-        ConfigError: unknown names, all at once, each with the allowed names and a similar one.
+        ConfigError: lists all problems: unknown names, each with the allowed names and a similar one, and contradictions.
     """
     spec = matrix.spec
     kinds = (
@@ -113,6 +115,7 @@ def check_selection(matrix: LoadedMatrix, selection: Selection) -> None:
         for dtype in selection.dtypes
         if tested and dtype.value not in tested
     ]
+    problems += _contradictions(matrix, selection)
     if problems:
         raise ConfigError(problems)
 
@@ -120,6 +123,21 @@ def check_selection(matrix: LoadedMatrix, selection: Selection) -> None:
 def none_of(asked: Iterable[str], has: Iterable[str]) -> str:
     """Why a target has no cells: ``none of int4; it has float32, int8``."""
     return f"none of {', '.join(asked)}; it has {', '.join(has)}"
+
+
+def _contradictions(matrix: LoadedMatrix, selection: Selection) -> Iterator[Problem]:
+    """What a selection asks for and cannot have at once: of options that can both hold, the cells are those that both select."""
+    others = {"--models": selection.models or selection.extra, "--suite": selection.suite}
+    if selection.everything:
+        for option in (option for option, value in others.items() if value):
+            yield Problem(where=f"--all {option}", what="they contradict each other", hint=f"leave out --all or {option}")
+    elif selection.suite in matrix.spec.suites:
+        suite = matrix.spec.suites[selection.suite]
+        types = {model.name: model for model in selection.types if (model.family is Family.DIFFUSION) is (suite.models == "diffusion")}
+        of_suite = {*_models_of(matrix.spec, suite), *(types if suite.models in _SUITES_OF_TYPES else ())}
+        for name in (*selection.models, *(model.name for model in selection.extra)):
+            if name not in of_suite:
+                yield Problem(where=f"--suite {selection.suite}", what=f"{name} is not in it", hint="leave out --suite, or name its models")
 
 
 def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Plan:
@@ -357,12 +375,12 @@ def _chosen_types(matrix: LoadedMatrix, selection: Selection) -> tuple[ModelPlan
 def _has_types(matrix: LoadedMatrix, selection: Selection) -> bool:
     """Whether the selection is a whole suite with ``models: types`` or ``models: diffusion``."""
     suite = _suite(matrix, selection)
-    return suite is not None and suite.models in {"types", "diffusion"}
+    return suite is not None and suite.models in _SUITES_OF_TYPES
 
 
 def _suite(matrix: LoadedMatrix, selection: Selection) -> SuiteSpec | None:
     """Return the suite that selects the models; None if they are named, or all are selected."""
-    if selection.everything or selection.models or (selection.extra and not selection.suite):
+    if selection.everything or selection.models or selection.extra:
         return None
     return matrix.spec.suites[selection.suite or _default_suite(matrix)]
 
@@ -461,14 +479,18 @@ def _sizes_asked_for(matrix: LoadedMatrix, selection: Selection) -> list[tuple[s
     spec = matrix.spec
     if selection.everything:
         return [(name, size) for name in spec.models for size in ((selection.size,) if selection.size else tuple(Size))]
-    if selection.models or (selection.extra and not selection.suite):
+    if selection.models or selection.extra:
         suite_size = spec.suites[selection.suite].size if selection.suite else Size.TINY
         return [(name, selection.size or suite_size) for name in spec.models if name in selection.models]
     suite = spec.suites[selection.suite or _default_suite(matrix)]
-    listed: Collection[str] = suite.models if isinstance(suite.models, tuple) else spec.models
+    return [(name, selection.size or suite.size) for name in _models_of(spec, suite)]
+
+
+def _models_of(spec: MatrixSpec, suite: SuiteSpec) -> list[str]:
+    """The entries of matrix.yaml that a suite selects, in their order. Suites of types also have other models."""
     if suite.models == "diffusion":
-        listed = [name for name, model in spec.models.items() if model.family is Family.DIFFUSION]
-    return [(name, selection.size or suite.size) for name in spec.models if name in listed]
+        return [name for name, model in spec.models.items() if model.family is Family.DIFFUSION]
+    return [name for name in spec.models if not isinstance(suite.models, tuple) or name in suite.models]
 
 
 def _default_suite(matrix: LoadedMatrix) -> str:

@@ -14,6 +14,8 @@ from hwmatrix.records import TYPE_PREFIX, AdaptRule, Dtype, Execution, Family, M
 from hwmatrix.records.backends import names
 
 SPEC_VERSION: Final = 1
+IMAGE_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9_./:-]*(@sha256:[0-9a-f]{64})?$"
+"""Matches an image's name and tag, with or without the digest that pins it."""
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]*$"
 CRON_PATTERN: Final = r"^[0-9*/,-]+( [0-9*/,-]+){2}( [0-9A-Za-z*/,-]+){2}$"
 """Matches minute, hour, day of the month, month and day of the week, as in GitHub's syntax."""
@@ -227,12 +229,12 @@ class ToleranceSpec:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ImagesSpec:
-    """How images are built: the image that the common base starts from, and who builds bundles.
+    """How images are built: the image that the common base starts from (its name, best with its digest), and who builds bundles.
 
     ``indexes`` has, for a stage of images/base, the package index of its PyTorch: PyTorch's own, or a mirror of it.
     """
 
-    base: str = "python:3.11-slim-bookworm"
+    base: Annotated[str, Field(pattern=IMAGE_PATTERN)] = "python:3.11-slim-bookworm"
     reference: Name = "cpu"
     indexes: dict[Name, Annotated[str, Field(pattern=r"^(https?|file)://\S+$")]] = Field(default_factory=dict)
 

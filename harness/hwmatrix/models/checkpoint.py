@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ POOLING: Final = "1_Pooling/config.json"
 _DIFFUSERS: Final = "hwmatrix builds those from a config instead: give it an entry of matrix.yaml with family: diffusion (docs/models.md)"
 _PROCESSOR_FILES: Final = ("*.json", "*.txt", "*.model", "*.tiktoken", POOLING)
 """Tokenizers, image processors and feature extractors."""
+_MODEL_TYPE: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
+_SHOWN: Final = 80
 _REFUSED_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".pickle")
 
 
@@ -66,7 +69,7 @@ def inspect_config(folder: Path) -> dict[str, Any]:
 
     Raises:
         RefusedError: it needs its own code (``remote_code_refused``).
-        FactoryError: the configuration is missing, broken, or lacks the architecture or class.
+        FactoryError: the configuration is missing or broken, or its architecture or class is missing or no valid name.
     """
     config = _config(folder)
     if isinstance(config.get("_diffusers_version"), str):
@@ -78,6 +81,9 @@ def inspect_config(folder: Path) -> dict[str, Any]:
     if not isinstance(architecture, str) or not isinstance(model_class, str):
         message = f"{folder}/config.json names no model_type or no class under architectures: add them, or save it with save_pretrained"
         raise FactoryError(message, error_type="config_incomplete")
+    if not _MODEL_TYPE.fullmatch(architecture) or not model_class.isidentifier():
+        message = f"{folder}/config.json names no valid model type and class: {ascii(architecture)[:_SHOWN]}, {ascii(model_class)[:_SHOWN]}"
+        raise FactoryError(message, error_type="config_broken")
     return config
 
 

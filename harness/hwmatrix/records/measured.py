@@ -1,8 +1,8 @@
 """The measurements of a cell, declared once.
 
 Each field of :class:`Measured` is a value that a cell's process reports, a column of the table ``cells`` of every shard and database, and a
-field of the rows that reports are made from. A new one needs no other declaration: ``store/cell_columns.py`` creates the column, in new
-databases and in older ones that are upgraded. docs/architecture.md says where it is set and where it is shown.
+field of the rows that reports are made from. A new one needs no other declaration: its type says which values a child may send and a
+database accepts (``store/domains.py``). docs/architecture.md says where it is set and where it is shown.
 """
 
 from __future__ import annotations
@@ -18,18 +18,13 @@ import pydantic
 
 from hwmatrix.records.vocabulary import Dtype, Origin, Preparation
 
-Milliseconds = Annotated[float, pydantic.Field(ge=0)]
-Mebibytes = Annotated[float, pydantic.Field(ge=0)]
+Amount = Annotated[float, pydantic.Field(ge=0)]
+"""Time, memory or an error: never negative."""
+Milliseconds = Amount
+Mebibytes = Amount
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 Count = Annotated[int, pydantic.Field(ge=0, lt=2**31)]
 LargeCount = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Since:
-    """The schema version that added a column. Databases of earlier versions are read and upgraded: the value is NULL."""
-
-    schema: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,113 +83,110 @@ class Measured:
 
     bundle: str | None = None
     method: str | None = None
-    preparation: Annotated[tuple[Preparation, ...] | None, Since(schema=15)] = None
-    replaced: Annotated[tuple[str, ...] | None, Since(schema=15)] = None
-    inputs: Annotated[tuple[str, ...] | None, Since(schema=3)] = None
-    text_path: Annotated[bool | None, Since(schema=3)] = None
-    precision: Annotated[Dtype | None, Since(schema=8)] = None
+    preparation: tuple[Preparation, ...] | None = None
+    replaced: tuple[str, ...] | None = None
+    inputs: tuple[str, ...] | None = None
+    text_path: bool | None = None
+    precision: Dtype | None = None
     on_target: Share | None = None
     placement_detail: str | None = None
-    relative_error: float | None = None
-    max_error: float | None = None
+    relative_error: Amount | None = None
+    max_error: Amount | None = None
     cosine: float | None = None
     top1: float | None = None
-    loss: Annotated[float | None, Since(schema=8)] = None
-    excess: Annotated[float | None, Since(schema=8)] = None
-    approximate: Annotated[bool | None, Since(schema=8)] = None
-    kernel_error: Annotated[float | None, Since(schema=14)] = None
-    nudged_error: Annotated[float | None, Since(schema=14)] = None
-    quality_metric: Annotated[str | None, Since(schema=8)] = None
-    quality: Annotated[Share | None, Since(schema=8)] = None
-    quality_reference: Annotated[Share | None, Since(schema=8)] = None
-    quality_low: Annotated[Share | None, Since(schema=8)] = None
-    quality_high: Annotated[Share | None, Since(schema=8)] = None
-    quality_agreement: Annotated[Share | None, Since(schema=8)] = None
-    quality_kl: Annotated[float | None, Since(schema=8)] = None
-    quality_cosine: Annotated[float | None, Since(schema=8)] = None
-    quality_error: Annotated[float | None, Since(schema=8)] = None
-    quality_kernel_error: Annotated[float | None, Since(schema=14)] = None
-    quality_nudged_error: Annotated[float | None, Since(schema=14)] = None
-    quality_inputs: Annotated[Count | None, Since(schema=8)] = None
-    quality_detail: Annotated[str | None, Since(schema=8)] = None
+    loss: Amount | None = None
+    excess: Amount | None = None
+    approximate: bool | None = None
+    kernel_error: Amount | None = None
+    nudged_error: Amount | None = None
+    quality_metric: str | None = None
+    quality: Share | None = None
+    quality_reference: Share | None = None
+    quality_low: Share | None = None
+    quality_high: Share | None = None
+    quality_agreement: Share | None = None
+    quality_kl: float | None = None
+    quality_cosine: float | None = None
+    quality_error: Amount | None = None
+    quality_kernel_error: Amount | None = None
+    quality_nudged_error: Amount | None = None
+    quality_inputs: Count | None = None
+    quality_detail: str | None = None
     load_ms: Milliseconds | None = None
     prepare_ms: Milliseconds | None = None
     first_ms: Milliseconds | None = None
     warmup_samples: Count | None = None
     converged: bool | None = None
-    timing_detail: Annotated[str | None, Since(schema=15)] = None
-    yardstick: Annotated[str | None, Since(schema=4)] = None
-    yardstick_ms: Annotated[Milliseconds | None, Since(schema=4)] = None
-    cores: Annotated[str | None, Since(schema=15)] = None
-    baseline_mb: float | None = None
-    load_peak_mb: float | None = None
-    run_peak_mb: Annotated[float | None, Since(schema=13)] = None
-    peak_mb: float | None = None
+    timing_detail: str | None = None
+    yardstick: str | None = None
+    yardstick_ms: Milliseconds | None = None
+    cores: str | None = None
+    baseline_mb: Amount | None = None
+    load_peak_mb: Amount | None = None
+    run_peak_mb: Amount | None = None
+    peak_mb: Amount | None = None
     delta_mb: float | None = None
-    uss_mb: float | None = None
-    memory_detail: Annotated[str | None, Since(schema=6)] = None
-    device_peak_mb: float | None = None
-    device_reserved_mb: float | None = None
+    uss_mb: Amount | None = None
+    memory_detail: str | None = None
+    device_peak_mb: Amount | None = None
+    device_reserved_mb: Amount | None = None
     device_processes: Count | None = None
     parameters: LargeCount | None = None
-    origin: Annotated[Origin | None, Since(schema=5)] = None
-    diverges_at: Annotated[str | None, Since(schema=5)] = None
-    diverges_operator: Annotated[str | None, Since(schema=5)] = None
-    diverges_error: Annotated[float | None, Since(schema=5)] = None
-    diverges_given: Annotated[float | None, Since(schema=5)] = None
-    diverges_against: Annotated[str | None, Since(schema=5)] = None
-    diverges_detail: Annotated[str | None, Since(schema=5)] = None
-    graphs: Annotated[Count | None, Since(schema=12)] = None
-    graph_breaks: Annotated[Count | None, Since(schema=12)] = None
-    break_reasons: Annotated[tuple[str, ...] | None, Since(schema=12)] = None
-    recompilations: Annotated[Count | None, Since(schema=12)] = None
-    compile_ms: Annotated[Milliseconds | None, Since(schema=12)] = None
-    cached_compile_ms: Annotated[Milliseconds | None, Since(schema=12)] = None
-    prompt_tokens: Annotated[Count | None, Since(schema=9)] = None
-    ttft_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
-    ttft_low_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
-    ttft_high_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
-    tpot_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
-    tpot_low_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
-    tpot_high_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
-    itl_ms: Annotated[tuple[Milliseconds, ...] | None, Since(schema=9)] = None
-    itl_change_ms: Annotated[float | None, Since(schema=11)] = None
-    itl_change_at: Annotated[Count | None, Since(schema=11)] = None
-    lengths: Annotated[tuple[Count, ...] | None, Since(schema=10)] = None
-    lengths_ttft_ms: Annotated[tuple[Milliseconds, ...] | None, Since(schema=10)] = None
-    lengths_tpot_ms: Annotated[tuple[Milliseconds, ...] | None, Since(schema=10)] = None
-    lengths_cache_mb: Annotated[tuple[Mebibytes, ...] | None, Since(schema=10)] = None
-    growth_kb: Annotated[float | None, Since(schema=10)] = None
-    cache_mb: Annotated[float | None, Since(schema=9)] = None
-    cache_error: Annotated[float | None, Since(schema=9)] = None
-    failing_component: Annotated[str | None, Since(schema=9)] = None
-    failing_step: Annotated[Count | None, Since(schema=9)] = None
-    failing_prompt: Annotated[str | None, Since(schema=9)] = None
+    origin: Origin | None = None
+    diverges_at: str | None = None
+    diverges_operator: str | None = None
+    diverges_error: Amount | None = None
+    diverges_given: Amount | None = None
+    diverges_against: str | None = None
+    diverges_detail: str | None = None
+    graphs: Count | None = None
+    graph_breaks: Count | None = None
+    break_reasons: tuple[str, ...] | None = None
+    recompilations: Count | None = None
+    compile_ms: Milliseconds | None = None
+    cached_compile_ms: Milliseconds | None = None
+    prompt_tokens: Count | None = None
+    ttft_ms: Milliseconds | None = None
+    ttft_low_ms: Milliseconds | None = None
+    ttft_high_ms: Milliseconds | None = None
+    tpot_ms: Milliseconds | None = None
+    tpot_low_ms: Milliseconds | None = None
+    tpot_high_ms: Milliseconds | None = None
+    itl_ms: tuple[Milliseconds, ...] | None = None
+    itl_change_ms: float | None = None
+    itl_change_at: Count | None = None
+    lengths: tuple[Count, ...] | None = None
+    lengths_ttft_ms: tuple[Milliseconds, ...] | None = None
+    lengths_tpot_ms: tuple[Milliseconds, ...] | None = None
+    lengths_cache_mb: tuple[Mebibytes, ...] | None = None
+    growth_kb: float | None = None
+    cache_mb: Amount | None = None
+    cache_error: Amount | None = None
+    failing_component: str | None = None
+    failing_step: Count | None = None
+    failing_prompt: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column:
-    """A field of :class:`Measured` as a column: its SQL type, and the schema version that added it."""
+    """A field of :class:`Measured` as a column; ``domain`` is its type in schema.sql, which says what values are valid."""
 
     name: str
-    sql_type: str
-    since: int
+    domain: str
 
 
-_SQL_TYPES: Final[dict[Any, str]] = {
+_DOMAINS: Final[dict[Any, str]] = {
     str: "VARCHAR",
-    float: "DOUBLE",
-    int: "INTEGER",
+    float: "Number",
     bool: "BOOLEAN",
-    tuple[str, ...]: "VARCHAR[]",
-    tuple[Preparation, ...]: "VARCHAR[]",
-    tuple[Milliseconds, ...]: "DOUBLE[]",
-    tuple[Mebibytes, ...]: "DOUBLE[]",
-    tuple[Count, ...]: "INTEGER[]",
-    Milliseconds: "DOUBLE",
-    Share: "DOUBLE",
-    Count: "INTEGER",
-    LargeCount: "BIGINT",
+    tuple[str, ...]: "Texts",
+    tuple[Preparation, ...]: "Preparations",
+    tuple[Amount, ...]: "Amounts",
+    tuple[Count, ...]: "Counts",
+    Amount: "Amount",
+    Share: "Share",
+    Count: "Count",
+    LargeCount: "LargeCount",
 }
 
 
@@ -203,21 +195,19 @@ def measured_columns() -> tuple[Column, ...]:
     """Return the columns of :class:`Measured`, in the order of its fields.
 
     Raises:
-        TypeError: a field's type has no SQL type in ``_SQL_TYPES``, or cannot be None.
+        TypeError: a field's type has no domain in ``_DOMAINS``, or cannot be None.
     """
     hints = typing.get_type_hints(Measured, include_extras=True)
     return tuple(_column(field.name, hints[field.name]) for field in dataclasses.fields(Measured))
 
 
 def _column(name: str, hint: Any) -> Column:
-    since = 1
-    for note in getattr(hint, "__metadata__", ()):
-        if isinstance(note, Since):
-            since, hint = note.schema, hint.__origin__
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else ()
     if len(kinds) != 2 or kinds[1] is not type(None):  # noqa: PLR2004 - a type or None
         raise TypeError(f"Measured.{name} must be declared as 'type | None': what was not measured is NULL")
-    kind = str if isinstance(kinds[0], type) and issubclass(kinds[0], enum.StrEnum) else kinds[0]
-    if kind not in _SQL_TYPES:
-        raise TypeError(f"Measured.{name}: {kind} has no SQL type; add one to _SQL_TYPES")
-    return Column(name=name, sql_type=_SQL_TYPES[kind], since=since)
+    kind = kinds[0]
+    if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
+        return Column(name=name, domain=kind.__name__)
+    if kind not in _DOMAINS:
+        raise TypeError(f"Measured.{name}: {kind} has no domain; add one to _DOMAINS")
+    return Column(name=name, domain=_DOMAINS[kind])

@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.basics.escape import plain
+from hwmatrix.basics.text import plain
 from hwmatrix.records import Dtype, Status
 from hwmatrix.report.comparing import FAILING
 

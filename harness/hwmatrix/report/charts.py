@@ -18,8 +18,7 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.basics.escape import plain
-from hwmatrix.basics.text import plural
+from hwmatrix.basics.text import plain, plural
 from hwmatrix.records import Dtype, Execution, Level, Size, Status
 from hwmatrix.report import grid
 from hwmatrix.report.numbers import times

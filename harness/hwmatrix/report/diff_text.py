@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pydantic
 
 from hwmatrix.basics import templates
-from hwmatrix.basics.escape import plain
-from hwmatrix.basics.text import plural
+from hwmatrix.basics.text import plain, plural
 from hwmatrix.report.comparing import LEAST_CHANGE, NOISE_FACTOR, Change, ComparedCell, Kind
 from hwmatrix.report.diff_contract import CellState, ChangeEntry, DiffDocument, PackageEntry, RunSide
 from hwmatrix.report.markdown import markdown_environment

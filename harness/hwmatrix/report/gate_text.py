@@ -7,7 +7,7 @@ from typing import Final
 import pydantic
 from pydantic.dataclasses import dataclass
 
-from hwmatrix.basics.escape import plain
+from hwmatrix.basics.text import plain
 from hwmatrix.report.gate import Rule, Violation
 
 GATE_SCHEMA: Final = "hwmatrix/gate/1"

@@ -9,8 +9,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.basics.escape import visible
-from hwmatrix.basics.text import cut
+from hwmatrix.basics.text import cut, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

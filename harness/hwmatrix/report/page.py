@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
-from hwmatrix.basics.escape import plain, short
+from hwmatrix.basics.escape import short
 from hwmatrix.basics.templates import environment
-from hwmatrix.basics.text import plural
+from hwmatrix.basics.text import plain, plural
 from hwmatrix.records import Level, Severity, Size, Status, threads_in_words
 from hwmatrix.report import grid, numbers
 from hwmatrix.report.causes import causes

@@ -9,8 +9,7 @@ import hashlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.basics.escape import plain
-from hwmatrix.basics.text import cut
+from hwmatrix.basics.text import cut, plain
 from hwmatrix.records import Execution, Level, Size, Stage, Status
 from hwmatrix.report import adapted, compilation, grid, numbers, origins
 from hwmatrix.report.comparing import FAILING

@@ -7,7 +7,7 @@ import functools
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.basics.escape import plain
+from hwmatrix.basics.text import plain
 from hwmatrix.records import Dtype
 from hwmatrix.report import grid
 from hwmatrix.report.rows import CellRow

@@ -36,6 +36,7 @@ def _shared_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str
     rows = connection.execute(
         "SELECT o.table_name, list(o.column_name ORDER BY o.column_index) FROM duckdb_columns() o "
         "JOIN duckdb_columns() h ON h.table_name = o.table_name AND h.column_name = o.column_name "
+        "JOIN duckdb_tables() t ON t.table_oid = o.table_oid AND t.database_name = 'other' "  # a view could read other files
         "WHERE o.database_name = 'other' AND h.database_name = current_database() GROUP BY o.table_name"
     ).fetchall()
     return dict(rows)

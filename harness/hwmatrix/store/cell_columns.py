@@ -8,15 +8,14 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.records import measured_columns
+from hwmatrix.store.domains import with_types
 
 if TYPE_CHECKING:
-    import duckdb
-
     from hwmatrix.records import CellResult
 
 SCHEMA_VERSION: Final = "15"
 READABLE: Final = ("14", SCHEMA_VERSION)
-"""The schema versions that can be read. Writing to an older database upgrades it; the columns that it lacked are NULL."""
+"""The schema versions that can be read. Writing to an older database copies its rows into the current tables; new columns are NULL."""
 _MARKER: Final = "    -- MEASURED\n"
 """The line of schema.sql that the columns of ``Measured`` replace."""
 
@@ -26,24 +25,17 @@ def sql(name: str) -> str:
     return resources.files("hwmatrix.store").joinpath(name).read_text(encoding="utf-8")
 
 
-def schema() -> str:
-    """The tables of a shard and of a merged database, as SQL."""
-    columns = "".join(f"    {column.name} {column.sql_type},\n" for column in measured_columns())
+def schema(*, checked: bool = True) -> str:
+    """The tables of a merged database as SQL, or of a shard (not ``checked``).
+
+    A shard's writer checks what it is sent (``runner/messages.py``), and the merge all that it copies; constraints in the shard would only
+    make each cell's INSERT slower.
+    """
+    columns = "".join(f"    {column.name} {column.domain},\n" for column in measured_columns())
     before, marker, after = sql("schema.sql").partition(_MARKER)
     if not marker:
         raise ValueError(f"schema.sql has no line {_MARKER.strip()!r}")
-    return before + columns + after
-
-
-def columns_since(version: str) -> frozenset[str]:
-    """The columns of ``cells`` that a file of that schema version does not have yet."""
-    return frozenset(column.name for column in measured_columns() if column.since > int(version))
-
-
-def add_missing_columns(connection: duckdb.DuckDBPyConnection) -> None:
-    """Add the newer measured columns to the table ``cells`` of an older database; their values are unknown, so they are NULL."""
-    for column in measured_columns():
-        connection.execute(f"ALTER TABLE cells ADD COLUMN IF NOT EXISTS {column.name} {column.sql_type}")
+    return with_types(before + columns + after, checked=checked)
 
 
 def cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, command: str) -> dict[str, Any]:

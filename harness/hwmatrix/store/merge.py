@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import duckdb
 
-from hwmatrix.basics.clock import utc_now
+from hwmatrix.basics.clock import now, utc_now
 from hwmatrix.basics.files import sha256_of
 from hwmatrix.basics.garbage import without_collection
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Plan, Role, plan_from_json
-from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, columns_since, schema
+from hwmatrix.records import Plan, Role, measured_columns, plan_from_json
+from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, schema
 from hwmatrix.store.confined import confine
 from hwmatrix.store.planned import check_visible, plan_in, put, united
 from hwmatrix.store.rewriting import rewriting
 from hwmatrix.store.sidecar import Sidecar, read_sidecar
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
 COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
-_READ: Final = READABLE
-"""The schema versions of shards that can be merged: there are no shards of version 1."""
 _SHOWN: Final = 3
 _IDENTITY: Final = ("model", "size", "target", "dtype", "batch", "sequence_length", "threads", "new_tokens")
 """The columns of a cell that say what was executed, as the plan does."""
+_CLOCK_SKEW: Final = dt.timedelta(days=1)
+"""How far the clock of a shard's machine may be ahead: a later time would hide all verdicts that follow."""
+_RAISED: Final = "Invalid Input Error: "
+"""What DuckDB writes before the text of ``error()``."""
 _PLAN_FILE: Final = "plan.json"
 _SHARDS_FOLDER: Final = "shards"
 
@@ -66,7 +69,7 @@ class _File:
     run_id: str
 
     def rejected(self, reason: Exception) -> Rejection:
-        return Rejection(run_id=self.run_id, file=self.path.name, reason=str(reason))
+        return Rejection(run_id=self.run_id, file=self.path.name, reason=str(reason).removeprefix(_RAISED))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,8 +99,9 @@ def merge(run_folders: Sequence[Path], database: Path, *, fresh: bool = False) -
 
     A run may be spread over several folders, each with the plan of its own cells: the run's plan is the union of these and of the plan
     in the database. A shard is rejected if it is broken, foreign (its run or one of its cells is in none of the plans), of another
-    version, or without its sidecar; the table ``rejected`` lists it with the reason. The others are merged. The database is replaced by
-    a rename: a failing merge changes nothing. ``fresh`` starts with an empty database, so that the result holds only these runs.
+    version, without its sidecar, has rows of another target or shard than its sidecar says, or a value that the schema does not allow;
+    the table ``rejected`` lists it with the reason. The others are merged. The database is replaced by a rename: a failing merge changes
+    nothing. ``fresh`` starts with an empty database, so that the result holds only these runs.
 
     Raises:
         StoreError: a plan or the database itself cannot be read, plans of one run contradict each other, a cell of an accepted shard
@@ -220,11 +224,13 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate], runs: 
             connection.execute(f"ATTACH '{quoted}' AS {alias} (READ_ONLY)")
             attached[alias] = candidate
         _check_tables(connection, attached)
-        versions = _versions(connection, attached)
+        _check_versions(connection, attached)
+        present = _present(connection, attached)
         connection.begin()
         try:
-            rows = _insert_all(connection, versions, attached)
-            for alias, missing in _unplanned(connection, attached, versions).items():
+            rows = _insert_all(connection, attached, present)
+            _check_adapted(connection, attached)
+            for alias, missing in _unplanned(connection, attached).items():
                 run = runs[attached[alias].sidecar.run_id]
                 run.withdrawn.update(_checked_unplanned(connection, alias, run, missing - run.withdrawn))
             connection.commit()
@@ -237,39 +243,41 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate], runs: 
             connection.execute(f"DETACH {alias}")
 
 
-def _unplanned(connection: duckdb.DuckDBPyConnection, attached: dict[str, _Candidate], versions: dict[str, str]) -> dict[str, set[str]]:
+def _check_adapted(connection: duckdb.DuckDBPyConnection, attached: dict[str, _Candidate]) -> None:
+    """Refuse retries of another target's cells: they would show there as what made a failed cell work."""
+    found = connection.execute(
+        "SELECT c.adapted_from, p.target FROM cells c JOIN planned p ON p.run_id = c.run_id AND p.cell_key = c.adapted_from "
+        "WHERE list_contains(?, c.shard_id) AND p.target <> c.target ORDER BY ALL LIMIT 1",
+        [[candidate.sidecar.shard_id for candidate in attached.values()]],
+    ).fetchone()
+    if found is not None:
+        raise _RefusedError(f"it retries {found[0]}, a cell of another target: {found[1]}")
+
+
+def _unplanned(connection: duckdb.DuckDBPyConnection, attached: dict[str, _Candidate]) -> dict[str, set[str]]:
     """The keys of the cells of these shards that their run's plan does not have, by the names under which the shards are attached.
 
-    A shard is refused if a cell is of another run, or ran with other settings than its plan has: one of the two was damaged.
+    A shard is refused if a cell ran with other settings than its plan has: one of the two was damaged.
     """
-    executed = " UNION ALL ".join(_executed(alias) for alias in versions)
+    aliases = {candidate.sidecar.shard_id: alias for alias, candidate in attached.items()}
+    ran = ", ".join(("shard_id", "run_id", "cell_key", *_IDENTITY[:-1], "coalesce(new_tokens, 0) AS new_tokens"))
     differs = " OR ".join(f"e.{name} IS DISTINCT FROM p.{name}" for name in _IDENTITY)
     columns = ", ".join(f"{place}.{name}" for name in _IDENTITY for place in "ep")
     found = connection.execute(  # only these cells of the plan, which has many more, are joined: that takes half the time
-        f"WITH e AS MATERIALIZED ({executed}), p AS (SELECT * FROM planned WHERE cell_key IN (SELECT cell_key FROM e)) "  # noqa: S608
-        f"SELECT e.alias, e.run_id IS DISTINCT FROM e.own_run, p.cell_key IS NULL, e.cell_key, {columns} FROM e "
-        f"LEFT JOIN p ON p.run_id = e.own_run AND p.cell_key = e.cell_key WHERE e.run_id IS DISTINCT FROM e.own_run OR {differs} "
-        "ORDER BY e.cell_key",
-        [attached[alias].sidecar.run_id for alias in versions],
+        f"WITH e AS MATERIALIZED (SELECT {ran} FROM cells WHERE role = '{Role.MODEL}' AND list_contains(?, shard_id)), "  # noqa: S608
+        "p AS (SELECT * FROM planned WHERE cell_key IN (SELECT cell_key FROM e)) "
+        f"SELECT e.shard_id, p.cell_key IS NULL, e.cell_key, {columns} FROM e "
+        f"LEFT JOIN p ON p.run_id = e.run_id AND p.cell_key = e.cell_key WHERE {differs} ORDER BY e.cell_key",
+        [list(aliases)],
     ).fetchall()
     missing: dict[str, set[str]] = {}
-    for alias, foreign, unknown, key, *values in found:
-        if foreign:
-            keys = [row[3] for row in found if row[:2] == (alias, True)]
-            raise _RefusedError(f"it has cells of another run: {_abbreviated(keys)}")
+    for shard_id, unknown, key, *values in found:
         if not unknown:
             pairs = zip(_IDENTITY, values[::2], values[1::2], strict=True)
-            name, ran, asked = next(each for each in pairs if each[1] != each[2])
-            raise _RefusedError(f"its cell {key} has the {name} {ran}, but {asked} in the plan")
-        missing.setdefault(alias, set()).add(key)
+            name, executed, planned = next(each for each in pairs if each[1] != each[2])
+            raise _RefusedError(f"its cell {key} has the {name} {executed}, but {planned} in the plan")
+        missing.setdefault(aliases[shard_id], set()).add(key)
     return missing
-
-
-def _executed(alias: str) -> str:
-    """A query for what a shard executed; its parameter, ``own_run``, is the shard's run."""
-    columns = ", ".join(("cell_key", "run_id", *_IDENTITY[:-1]))
-    source = f"FROM {alias}.cells WHERE role = '{Role.MODEL}'"
-    return f"SELECT '{alias}' AS alias, ? AS own_run, {columns}, coalesce(new_tokens, 0) AS new_tokens {source}"
 
 
 def _checked_unplanned(connection: duckdb.DuckDBPyConnection, alias: str, run: _Run, missing: set[str]) -> set[str]:
@@ -285,27 +293,42 @@ def _abbreviated(keys: list[str]) -> str:
 
 def _check_tables(connection: duckdb.DuckDBPyConnection, aliases: Collection[str]) -> None:
     """Refuse views instead of tables: reading one would run SQL of the shard's author with the rights of this process."""
-    asked = connection.execute("SELECT database_name, view_name FROM duckdb_views() WHERE NOT internal")
-    views = sorted(name for alias, name in asked.fetchall() if alias in aliases)
-    if views:
-        raise _RefusedError(f"it is not a valid shard: it has views, which could read other files: {', '.join(views)}")
+    views = connection.execute("SELECT database_name, view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+    if foreign := sorted(name for alias, name in views if alias in aliases):
+        raise _RefusedError(f"it is not a valid shard: it has views, which could read other files: {', '.join(foreign)}")
 
 
-def _versions(connection: duckdb.DuckDBPyConnection, aliases: Collection[str]) -> dict[str, str]:
-    """The schema version of each shard. One query for the whole batch, since each costs some milliseconds."""
+def _present(connection: duckdb.DuckDBPyConnection, aliases: Collection[str]) -> dict[str, set[tuple[str, str]]]:
+    """The tables and columns that each shard has.
+
+    Raises:
+        _RefusedError: a column has another type, which could change the rows of other shards that are copied in the same query.
+    """
+    types = {(table, name): kind for table, columns in _columns().items() for name, kind in columns.items()}
+    present: dict[str, set[tuple[str, str]]] = {alias: set() for alias in aliases}
+    described = connection.execute("SELECT database_name, table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal")
+    for alias, table, name, kind in described.fetchall():
+        if alias in aliases and (table, name) in types:
+            if kind != types[table, name]:
+                raise _RefusedError(f"its column {table}.{name} has the type {kind}, not {types[table, name]}")
+            present[alias].add((table, name))
+    return present
+
+
+def _check_versions(connection: duckdb.DuckDBPyConnection, aliases: Collection[str]) -> None:
+    """Refuse other schema versions. One query for the whole batch, since each costs some milliseconds."""
     asking = " UNION ALL ".join(f"SELECT '{alias}', value FROM {alias}.meta WHERE key = 'schema_version'" for alias in aliases)  # noqa: S608
     versions = dict(connection.execute(asking).fetchall())
-    foreign = [version for version in versions.values() if version not in _READ]
+    foreign = [version for version in versions.values() if version not in READABLE]
     if foreign or len(versions) != len(aliases):
         found = foreign[0] if foreign else "none"
         raise _RefusedError(f"its schema is version {found}, this hwmatrix reads {SCHEMA_VERSION}: run the target again")
-    return versions
 
 
-def _insert_all(connection: duckdb.DuckDBPyConnection, versions: dict[str, str], attached: dict[str, _Candidate]) -> int:
+def _insert_all(connection: duckdb.DuckDBPyConnection, attached: dict[str, _Candidate], present: dict[str, set[tuple[str, str]]]) -> int:
     rows = 0
     for table, names in _columns().items():
-        selects = " UNION ALL ".join(_select(alias, table, names, version, attached[alias]) for alias, version in versions.items())
+        selects = " UNION ALL ".join(_select(alias, table, names, present[alias], each.sidecar) for alias, each in attached.items())
         ((inserted,),) = connection.execute(f"INSERT INTO {table} ({', '.join(names)}) {selects}").fetchall()
         promised = sum(candidate.sidecar.counts[table] for candidate in attached.values())
         if inserted != promised:
@@ -314,23 +337,48 @@ def _insert_all(connection: duckdb.DuckDBPyConnection, versions: dict[str, str],
     return rows
 
 
-def _select(alias: str, table: str, columns: list[str], version: str, candidate: _Candidate) -> str:
-    """A query for a shard's rows of a table, with NULL in the columns that its version does not have, and the SHA-256 of the file."""
-    given = dict.fromkeys(columns_since(version), "NULL") if table == "cells" else {}
-    if table == "shards":
-        given = {"sha256": f"'{candidate.sidecar.sha256}'"}
-    wanted = ", ".join(f"{given[column]} AS {column}" if column in given else column for column in columns)
-    return f"SELECT {wanted} FROM {alias}.{table}"  # noqa: S608 - names of the schema
+def _select(alias: str, table: str, columns: Iterable[str], present: set[tuple[str, str]], sidecar: Sidecar) -> str:
+    """A query for a shard's rows of a table, with NULL for the measurements that it does not have, and the SHA-256 of the file.
+
+    It raises an error for a row of another run, target or shard than the sidecar says, or of the future.
+    """
+    latest = (now() + _CLOCK_SKEW).replace(tzinfo=None).isoformat()
+    valid = {name: f"{name} = {_text(getattr(sidecar, name))}" for name in ("shard_id", "run_id", "target")}
+    valid["cell_id"] = f"starts_with(cell_id, {_text(sidecar.shard_id + '/')})"
+    valid |= {name: f"{name} <= '{latest}'" for name in ("started_at", "detected_at")}
+
+    measured = {column.name for column in measured_columns()} if table == "cells" else set()
+
+    def value(name: str) -> str:
+        if (table, name) == ("shards", "sha256"):
+            return f"{_text(sidecar.sha256)} AS sha256"
+        if name in measured and (table, name) not in present:
+            return f"NULL AS {name}"
+        if name not in valid:
+            return name
+        foreign = f"error(concat('its table {table} has a row with the {name} ', {name}, ', which is not its own'))"
+        return f"CASE WHEN {valid[name]} THEN {name} ELSE {foreign} END AS {name}"
+
+    return f"SELECT {', '.join(map(value, columns))} FROM {alias}.{table}"  # noqa: S608 - names of the schema
+
+
+def _text(value: str) -> str:
+    """A string in SQL."""
+    quoted = value.replace("'", "''")
+    return f"'{quoted}'"
 
 
 @functools.cache
-def _columns() -> dict[str, list[str]]:
-    """The names of the columns of each copied table: shards of the same schema may have them in another order."""
+def _columns() -> dict[str, dict[str, str]]:
+    """The columns of each copied table, with their SQL types: shards of the same schema may have them in another order."""
+    columns: dict[str, dict[str, str]] = {table: {} for table in COPIED}
     with duckdb.connect() as connection:
-        connection.execute(schema())
-        found = connection.execute("SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns() GROUP BY table_name")
-        columns = dict(found.fetchall())
-    return {table: columns[table] for table in COPIED}
+        connection.execute(schema(checked=False))
+        found = connection.execute("SELECT table_name, column_name, data_type FROM duckdb_columns() ORDER BY column_index").fetchall()
+    for table, name, kind in found:
+        if table in columns:
+            columns[table][name] = kind
+    return columns
 
 
 def _list_rejected(connection: duckdb.DuckDBPyConnection, rejected: list[Rejection], run_ids: tuple[str, ...]) -> None:

@@ -11,8 +11,9 @@ import duckdb
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import measured_columns
-from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, columns_since, sql
+from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, sql
 from hwmatrix.store.confined import opened
+from hwmatrix.store.domains import sql_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,9 +47,8 @@ def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         raise StoreError(f"{database}: there is no such file", advice=_ADVICE)
     try:
         with opened(database, threads=1) as connection:
-            version = _check(connection, database)
-            if version != SCHEMA_VERSION:
-                _add_views(connection, version)
+            if _check(connection, database) != SCHEMA_VERSION:
+                _add_views(connection)
             yield connection
     except duckdb.Error as error:
         raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice=_ADVICE) from error
@@ -114,12 +114,13 @@ def _folder() -> Any:
     return importlib.resources.files("hwmatrix.store") / "queries"
 
 
-def _add_views(connection: duckdb.DuckDBPyConnection, version: str) -> None:
+def _add_views(connection: duckdb.DuckDBPyConnection) -> None:
     """Create the current views for this connection only, over the tables of an older database. Columns that it lacks are NULL."""
-    if missing := columns_since(version):
-        added = ", ".join(f"CAST(NULL AS {column.sql_type}) AS {column.name}" for column in measured_columns() if column.name in missing)
+    present = {name for (name,) in connection.execute("SELECT column_name FROM (DESCRIBE cells)").fetchall()}
+    missing = [f"CAST(NULL AS {sql_type(each.domain)}) AS {each.name}" for each in measured_columns() if each.name not in present]
+    if missing:
         ((name,),) = connection.execute("SELECT current_database()").fetchall()
-        connection.execute(f'CREATE TEMP VIEW cells AS SELECT *, {added} FROM "{name}".main.cells')  # noqa: S608 - names of the schema
+        connection.execute(f'CREATE TEMP VIEW cells AS SELECT *, {", ".join(missing)} FROM "{name}".main.cells')  # noqa: S608 - names of the schema
     connection.execute(sql("views.sql").replace("CREATE OR REPLACE", "CREATE OR REPLACE TEMP"))
 
 

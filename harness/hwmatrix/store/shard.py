@@ -94,7 +94,7 @@ class ShardWriter:
             self._connection = duckdb.connect(str(self._path), config={"default_block_size": BLOCK_SIZE})
             self._connection.execute("SET threads = 1")
             self._connection.execute("BEGIN")
-            self._connection.execute(schema())
+            self._connection.execute(schema(checked=False))
             _insert(self._connection, "meta", {"key": "schema_version", "value": SCHEMA_VERSION})
             insert_run(self._connection, self._plan)
             self._insert_shard(self._connection)

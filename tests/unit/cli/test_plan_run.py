@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import factory_plans as make
 import pytest
 from fake_executor import FakeExecutor
 
 from hwmatrix.app import execution
 from hwmatrix.cli import main
 from hwmatrix.cli import run as run_file
+from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.records import Isolation
 from hwmatrix.store.merge import merge
 
@@ -54,8 +57,12 @@ def hwmatrix(*argv: str) -> int:
 
 def planned(project: Path, *argv: str) -> Path:
     assert hwmatrix("plan", "--output-dir", "planned", *argv) == 0
-    (folder,) = (project / "planned" / "runs").iterdir()
-    return folder
+    return project / "planned"
+
+
+def run_id(folder: Path) -> str:
+    found: str = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["run_id"]
+    return found
 
 
 def test_names_of_the_hub_are_planned_as_their_recipes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,7 +77,7 @@ def test_names_of_the_hub_are_planned_as_their_recipes(project: Path, capsys: py
 def test_a_plan_executes_nothing_and_needs_no_engine(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = planned(project, "--format", "github")
     told = json.loads(capsys.readouterr().out)
-    assert told["run_id"] == folder.name
+    assert told["run_id"] == run_id(folder)
     assert [(job["target"], job["runs_on"], job["hosted"], job["cells"], job["timeout_minutes"]) for job in told["include"]] == [
         ("cpu", ["ubuntu-24.04"], True, 2, 45),
         ("cuda", ["self-hosted", "cuda"], False, 2, 45),
@@ -79,13 +86,40 @@ def test_a_plan_executes_nothing_and_needs_no_engine(project: Path, capsys: pyte
     assert list((folder / "shards").iterdir()) == []
 
 
+def test_a_plan_is_written_only_into_a_folder_that_is_named_and_new(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(project.rglob("*"))
+    assert hwmatrix("plan") == hwmatrix("plan", "--format", "json") == hwmatrix("plan", "--format", "github") == 0
+    assert sorted(project.rglob("*")) == before
+    planned(project)
+    capsys.readouterr()
+    assert hwmatrix("plan", "--output-dir", "planned") == 7
+    assert "planned" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("steps", sorted(set(itertools.permutations(("plan", "into reports", "run", "run")))))
+def test_no_plan_is_what_resume_and_merge_continue(project: Path, steps: tuple[str, ...]) -> None:
+    reports = project / "reports" / "latest"
+    executed = None
+    for number, step in enumerate(steps):
+        if step == "run":
+            executed = f"2026010{number}T000000Z-abc123"
+            RunFolder.create(reports, make.plan(run_id=executed))
+        else:
+            assert hwmatrix("plan", *(("--output-dir", str(reports / f"planned-{number}")) if step == "into reports" else ())) == 0
+    assert executed is not None
+    assert RunFolder.latest(reports).path.name == executed
+    assert hwmatrix("merge") == 0
+    with duckdb.connect(str(reports / "matrix.duckdb"), read_only=True) as connection:
+        assert connection.execute("SELECT run_id FROM runs").fetchall() == [(executed,)]
+
+
 def test_a_plan_in_a_workflow_writes_outputs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_OUTPUT", str(project / "output"))
     (project / "images/cpu").mkdir(parents=True)
     (project / "images/cpu/Dockerfile").write_text("FROM scratch\n", encoding="utf-8")
     folder = planned(project, "--format", "github", "--targets", "cpu", "cuda")
     outputs = dict(line.split("=", 1) for line in (project / "output").read_text(encoding="utf-8").splitlines())
-    assert outputs["run-id"] == folder.name
+    assert outputs["run-id"] == run_id(folder)
     assert [job["target"] for job in json.loads(outputs["hosted"])["include"]] == ["cpu"]
     assert json.loads(outputs["images"]) == {"include": [{"target": "cpu"}]}
     assert [job["runs_on"] for job in json.loads(outputs["own"])["include"]] == [["self-hosted", "cuda"]]
@@ -105,7 +139,7 @@ def test_parts_executed_elsewhere_make_one_run(project: Path, places: list[tuple
     for target in ("cpu", "cuda", "mps"):
         assert hwmatrix("run", str(folder), "--targets", target, "--output-dir", f"on-{target}") == 0
         (part,) = (project / f"on-{target}" / "runs").iterdir()
-        assert part.name == folder.name
+        assert part.name == run_id(folder)
         for file in (part / "shards").iterdir():
             (folder / "shards" / file.name).write_bytes(file.read_bytes())
     assert [isolation for isolation, _ in places] == ["container", "container", "venv"]  # mps is native

@@ -15,7 +15,7 @@ import pytest
 
 from hwmatrix.cli import main
 from hwmatrix.errors import ConfigError, StoreError
-from hwmatrix.host.archive import Limits
+from hwmatrix.host.archive import Limits, _check_headers
 from hwmatrix.host.artifacts import pack, unpack
 from hwmatrix.store.merge import merge
 
@@ -176,6 +176,31 @@ def test_only_regular_files_are_accepted(there: Path, here: Path, tmp_path: Path
     with pytest.raises(StoreError, match="is not a regular file"):
         unpack(write(tmp_path / "bad.tar", files(tmp_path / "good.tar"), entry), here)
     assert content(here) == {"plan.json"}
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+def test_a_header_that_would_fill_the_memory_is_refused(there: Path, here: Path, tmp_path: Path, kind: bytes) -> None:
+    pack(there, "cpu", tmp_path / "bad.tar")
+    entry = link(kind, "x", "")
+    entry.size = 3 * 2**30
+    with (tmp_path / "bad.tar").open("r+b") as file:
+        file.write(entry.tobuf(tarfile.GNU_FORMAT))
+    with pytest.raises(StoreError, match="the header of 'x' is too large"):
+        unpack(tmp_path / "bad.tar", here)
+
+
+def test_long_names_and_large_files_of_an_archive_are_read(tmp_path: Path) -> None:
+    """Both are written with a header of their own, which says the size of the file after it."""
+    data = tmp_path / "large"
+    with data.open("wb") as file:
+        file.truncate(9 * 2**30)
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        entry = tarfile.TarInfo("a" * 150)
+        entry.size = 9 * 2**30
+        tar.fileobj.write(entry.tobuf(tarfile.PAX_FORMAT))  # type: ignore[union-attr]
+    with (tmp_path / "a.tar").open("r+b") as file:
+        file.truncate(1536 + 9 * 2**30 + 1024)
+    _check_headers(tmp_path / "a.tar", Limits(file_bytes=2**40, total_bytes=2**40, files=1))
 
 
 def test_a_duplicate_name_is_refused(there: Path, here: Path, tmp_path: Path) -> None:

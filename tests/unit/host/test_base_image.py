@@ -111,6 +111,7 @@ def test_a_requested_image_is_never_replaced() -> None:
         ("host:5000/team/python", "host:5000/team/python", "latest"),
         ("host:5000/team/python:3.11", "host:5000/team/python", "3.11"),
         ("python@sha256:ab", "python", "sha256:ab"),
+        ("registry:5000/a/python:3.11@sha256:ab", "registry:5000/a/python", "sha256:ab"),
     ],
 )
 def test_image_names_are_split_like_the_engine_does(name: str, repository: str, tag: str) -> None:

@@ -62,6 +62,16 @@ def test_only_the_given_folders_are_served_and_only_under_the_secret_path(mirror
         assert get(f"{origin}/{token}/{number}/%2e%2e/secret.txt")[0] == 404
 
 
+@pytest.mark.usefixtures("loopback")
+def test_of_a_page_only_the_file_itself_is_served(mirror: Path) -> None:
+    (mirror / "page.html").write_text("links")
+    with serving(PipSettings(lists={"find-links": (str(mirror / "page.html"),)}), on_line=pytest.fail) as served:
+        (url,) = served.lists["find-links"]
+        assert get(url) == (200, b"links")
+        for other in ("secret.txt", ".", "wheels/", "page.html/x"):
+            assert get(urljoin(url, other))[0] == 404
+
+
 def test_a_missing_folder_is_left_out_and_reported(mirror: Path) -> None:
     said: list[str] = []
     with serving(PipSettings(lists={"find-links": (str(mirror / "gone"),)}), on_line=said.append) as served:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
+import string
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hwmatrix.host import containers
 from hwmatrix.host.base_image import BaseImage
 from hwmatrix.host.executors import ContainerExecutor, Job, LocalExecutor, VenvExecutor, Workshop
 from hwmatrix.host.images import BuiltImage
 from hwmatrix.host.process import Finished
-from hwmatrix.host.variables import for_models, is_secret
+from hwmatrix.host.variables import ALLOWED, for_models
 from hwmatrix.host.venvs import VenvTarget
 from hwmatrix.matrix.load import load
 
@@ -39,6 +43,13 @@ SECRETS = {
     "SSH_AUTH_SOCK": "/t0p",
     "DOCKER_HOST": "unix:///t0p",
     "KUBECONFIG": "/t0p",
+    "MYSQL_PWD": "t0p",
+    "GIT_ASKPASS": "/t0p",
+    "CI_JOB_JWT": "t0p",
+    "AZURE_STORAGE_CONNECTION_STRING": "t0p",
+    "DATABASE_URL": "postgres:///?password=t0p",
+    "no_proxy_login": "t0p",
+    "http_proxy": "user:t0p@proxy.example:3128",
 }
 KEPT = {
     "PATH": "/usr/bin",
@@ -48,13 +59,21 @@ KEPT = {
     "CUDA_VISIBLE_DEVICES": "0",
     "HTTP_PROXY": "http://proxy.example:3128",
     "OMP_NUM_THREADS": "1",
-    "GITHUB_RUN_ID": "7",
 }
 
 
 @pytest.mark.parametrize("name", SECRETS)
 def test_secrets_are_not_passed(name: str) -> None:
-    assert is_secret(name, SECRETS[name])
+    assert for_models({name: SECRETS[name]}) == {}
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(string.ascii_letters + string.digits + "_", min_size=1), st.text(), min_size=50, max_size=50))
+def test_of_a_random_environment_only_listed_variables_arrive(environment: dict[str, str]) -> None:
+    arrived = for_models(environment | KEPT)
+    assert arrived.keys() >= KEPT.keys()
+    assert all(any(fnmatch.fnmatchcase(name, pattern) for pattern in ALLOWED) for name in arrived)
+    assert arrived == {name: (environment | KEPT)[name] for name in arrived}
 
 
 def test_variables_that_programs_need_are_passed() -> None:

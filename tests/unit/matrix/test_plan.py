@@ -159,7 +159,6 @@ def test_models_outside_matrix_yaml_run_alone_and_with_others(matrix: LoadedMatr
     assert planned(matrix, extra=extra) == ["mine/tiny"]
     assert planned(matrix, extra=extra, models=("vit",)) == ["vit/tiny", "mine/tiny"]
     assert planned(matrix, extra=extra, architectures=("mine",)) == ["mine/tiny"]
-    assert planned(matrix, extra=extra, suite="smoke") == ["vit/tiny", "bert/tiny", "mine/tiny"]
 
 
 def test_what_a_cell_is_and_how_its_bundle_is_made_do_not_depend_on_the_other_targets() -> None:
@@ -352,7 +351,6 @@ PRECISE = (
     [
         ({}, ["float32", "float16"]),
         ({"suite": "every"}, ["float32", "float16", "int8", "int4"]),
-        ({"suite": "every", "models": ("vit",)}, ["float32", "float16", "int8", "int4"]),
         ({"suite": "some"}, ["float32", "float16", "int4"]),
         ({"dtypes": (Dtype.INT8,)}, ["int8"]),
         ({"suite": "every", "dtypes": (Dtype.INT8, Dtype.FLOAT32)}, ["float32", "int8"]),
@@ -363,8 +361,6 @@ def test_a_suite_adds_precisions(tmp_path: Path, selection: dict[str, Any], expe
     path.write_text(PRECISE, encoding="utf-8")
     matrix = load(path)
     plan = make_plan(matrix, Selection(**({"targets": ("gpu",), "models": ("bert",)} | selection)), FACTS)
-    if selection.get("suite") and "models" not in selection:
-        plan = make_plan(matrix, Selection(targets=("gpu",), **selection), FACTS)
     assert [cell.settings.dtype.value for cell in plan.cells] == expected
     again = replan(matrix, plan)
     assert [cell.key for cell in again.cells] == [cell.key for cell in plan.cells]

@@ -98,7 +98,7 @@ def test_without_a_matrix_yaml_the_default_one_is_used_and_reported(capsys: pyte
 
 
 @pytest.mark.usefixtures("own")
-@pytest.mark.parametrize("argv", [["plan", "--matrix", "matrix.yaml"], ["plan", "--matrix", "other.yaml"], ["workflow"], ["pins"]])
+@pytest.mark.parametrize("argv", [["plan", "--matrix", "matrix.yaml"], ["plan", "--matrix", "other.yaml"], ["workflow"]])
 def test_a_given_or_required_file_is_not_replaced_by_the_default(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(argv) == 2
     printed = capsys.readouterr()

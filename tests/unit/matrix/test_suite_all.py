@@ -141,13 +141,12 @@ def test_a_folder_named_like_a_type_is_a_checkpoint(matrix: LoadedMatrix, here: 
     assert names(planned(matrix, "type:gpt2")) == ["gpt2"]
 
 
-def test_a_checkpoint_runs_together_with_the_suite(matrix: LoadedMatrix, here: Path) -> None:
+def test_a_checkpoint_is_in_no_suite(matrix: LoadedMatrix, here: Path) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "config.json").write_text('{"model_type": "bert", "architectures": ["BertForMaskedLM"]}', encoding="utf-8")
     (here / "mine" / "model.safetensors").write_bytes(b"")
-    plan = planned(matrix, "./mine", suite="all")
-    assert names(plan) == ["bert", "mamba2", "time", "mine", "gemma3", "gpt2", "type:mamba2", "timesfm"]
-    assert plan.types_of == fake.VERSION
+    (problem,) = refused(matrix, "./mine", suite="all")
+    assert problem.startswith("--suite all: mine is not in it")
     assert names(planned(matrix, "./mine")) == ["mine"]
 
 

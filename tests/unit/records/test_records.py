@@ -141,7 +141,7 @@ def test_the_command_uses_the_suite_s_measure() -> None:
     alone = cell_command(model, cell, VENV)
     assert cell_command(model, cell, quick) == f"{alone} --suite quick --timing"
     assert cell_command(model, cell, dataclasses.replace(quick, timing=False)) == f"{alone} --no-timing"
-    folder = make.model_plan(weights="/models/mine", matrix_line=None)  # --suite would also run all models of the suite
+    folder = make.model_plan(weights="/models/mine", matrix_line=None)  # it is in no suite
     assert "--suite" not in cell_command(folder, cell, quick)
 
 

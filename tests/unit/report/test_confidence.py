@@ -120,7 +120,7 @@ def test_nothing_was_executed(tmp_path: Path) -> None:
     assert section(summary_md(rows)).strip() == "No cell was executed."
 
 
-def test_published_results_of_schema_1() -> None:
+def test_published_results_of_an_older_schema() -> None:
     found = doubts(RECORDED / "performance.duckdb")
     assert {doubt: len(models) for doubt, models in found.items()} == {CONVERGED: 17, FEW: 17}
     assert "qnn" not in section(summary_md(read(RECORDED / "default.duckdb")))

@@ -211,7 +211,7 @@ def test_json_matches_its_schema_and_is_reproducible(tmp_path: Path) -> None:
     assert expected_json(rows) == expected_json(read(tmp_path / "m.duckdb"))
 
 
-def test_published_results_of_schema_1() -> None:
+def test_published_results_of_an_older_schema() -> None:
     rows = read(RECORDED / "default.duckdb")
     found = {(each.family, each.hardware): each for each in compare_expected(rows)}
     text = found[Family.TEXT_GENERATION, "openvino"]

@@ -214,19 +214,6 @@ def test_errors_json(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     assert "late" not in {entry["model_name"] for entry in errors}  # not run is not an error
 
 
-def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
-    path = tmp_path / "m.duckdb"
-    with Database(path) as database:
-        database.run()
-        database.shard("s-cpu", "cpu")
-        changes = unmeasured("mismatch") | {"relative_error": float("nan"), "max_error": float("inf"), "cosine": float("nan")}
-        database.cell(database.plan("bert", "cpu"), "s-cpu", **changes)
-    text = matrix_json(read(path))
-    assert "NaN" not in text
-    assert "Infinity" not in text
-    assert json.loads(text)["cells"][0]["parity"] is None
-
-
 def test_failed_canaries_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:

@@ -165,7 +165,7 @@ def of_progress(**facts: Any) -> CellResult:
 def test_the_longest_texts_arrive_with_the_verdict() -> None:
     names = [f"the logits of step {step} after the {prompt * 20} prompt" for prompt in "abcdefgh" for step in range(33)]
     outputs = tuple(OutputRecord(name=name, shape=(1, 2), dtype="float32", parity=None) for name in names)
-    texts = [column.name for column in measured_columns() if column.sql_type == "VARCHAR" and column.name not in {"origin", "precision"}]
+    texts = [column.name for column in measured_columns() if column.domain == "VARCHAR"]
     found = of_progress(outputs=outputs, break_reasons=("y" * 10**6,), **dict.fromkeys(texts, "z" * 10**6))
     assert (found.status, len(found.outputs), found.origin) == (Status.MISMATCH, len(names), Origin.UNKNOWN)
     assert found.error is not None
@@ -173,10 +173,13 @@ def test_the_longest_texts_arrive_with_the_verdict() -> None:
     assert len(found.error.message) < 10_000 < len(found.error.traceback)
 
 
+FLOATS = {"Number", "Amount", "Share", "Amounts"}
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("column", [each for each in measured_columns() if each.sql_type.startswith("DOUBLE")], ids=lambda each: each.name)
+@pytest.mark.parametrize("column", [each for each in measured_columns() if each.domain in FLOATS], ids=lambda each: each.name)
 def test_a_number_that_is_not_finite_costs_no_verdict(column: Column, value: float) -> None:
-    several = column.sql_type.endswith("[]")
+    several = column.domain == "Amounts"
     found = of_progress(**{column.name: (1.0, value) if several else value})
     assert found.status is Status.MISMATCH
     assert getattr(found, column.name) is None

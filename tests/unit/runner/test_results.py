@@ -98,22 +98,25 @@ def test_a_pass_has_all_measurements() -> None:
     assert (found.key, found.model, found.target, found.role) == ("bert/tiny/cpu", "bert", "cpu", Role.MODEL)
 
 
-OF_TYPE: dict[str, Any] = {
+OF_DOMAIN: dict[str, Any] = {
     "VARCHAR": "a word",
-    "DOUBLE": 0.5,
-    "INTEGER": 3,
-    "BIGINT": 4,
+    "Number": 0.5,
+    "Amount": 0.5,
+    "Share": 0.5,
+    "Count": 3,
+    "LargeCount": 4,
     "BOOLEAN": True,
-    "VARCHAR[]": ["text"],
-    "DOUBLE[]": [0.5],
-    "INTEGER[]": [3],
+    "Dtype": "bfloat16",
+    "Texts": ["text"],
+    "Amounts": [0.5],
+    "Counts": [3],
+    "Preparations": ["fixed_shapes"],
 }
 
 
 def test_no_measurement_of_a_child_is_lost() -> None:
     behind_the_verdict = Divergence(origin=Origin.UNKNOWN).columns()
-    values = {column.name: OF_TYPE[column.sql_type] for column in measured_columns() if column.name not in behind_the_verdict}
-    values |= {"precision": "bfloat16", "preparation": ["fixed_shapes"]}
+    values = {column.name: OF_DOMAIN[column.domain] for column in measured_columns() if column.name not in behind_the_verdict}
     ended = end(verdict("pass", **(FACTS | values)))
     facts, found = cell_told(ended).facts, result(ended)
     names = {field.name for field in dataclasses.fields(Findings)} - behind_the_verdict.keys()

@@ -22,6 +22,7 @@ _NOT_EXPANDED: Final = "on ${{ matrix.target }}"
 _PAGE: Final = 100
 _PAGES: Final = 20
 _TIMEOUT_S: Final = 30.0
+_SCHEMES: Final = ("https://", "http://")
 _LARGEST: Final = 16 * 2**20
 _GIVES_UP_S: Final = 600.0
 _QUEUED: Final = frozenset({"queued", "waiting", "pending", "requested"})
@@ -69,7 +70,7 @@ class RunAddress:
         if missing:
             raise ConfigError(missing)
         api, repository, run, attempt, token = (environment[name] for name in names)
-        if not api.startswith(("https://", "http://")):
+        if not api.startswith(_SCHEMES):
             raise ConfigError([Problem(where="GITHUB_API_URL", what=f"{api!r} is not a URL")])
         return cls(api=api, repository=repository, run=run, attempt=attempt, token=token)
 
@@ -101,6 +102,13 @@ def ask(address: RunAddress) -> list[dict[str, Any]]:
     return found
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect, which would get the token too."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Make no further request: the redirect is then an error like any other answer."""
+
+
 def get(address: str, token: str | None) -> dict[str, Any]:
     """Return the API's answer, which must be a mapping.
 
@@ -110,9 +118,11 @@ def get(address: str, token: str | None) -> dict[str, Any]:
     headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
-    request = urllib.request.Request(address, headers=headers)  # noqa: S310 - the scheme is checked
+    if not address.startswith(_SCHEMES):
+        raise AskingError(f"{address!r} is not the address of an API", final=True)
+    request = urllib.request.Request(address, headers=headers)  # noqa: S310 - the scheme is checked above
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - the same
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S) as answer:
             data = read_json(answer.read(_LARGEST))
     except urllib.error.HTTPError as error:
         error.close()

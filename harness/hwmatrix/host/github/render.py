@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 
     from hwmatrix.matrix.load import LoadedMatrix
 
-WORKFLOWS: Final = ("ci.yml", "matrix.yml", "release.yml", "pins.yml")
+WORKFLOWS: Final = ("ci.yml", "matrix.yml", "release.yml")
 ACTION: Final = "action.yml"
 REPOSITORY: Final = "repository.yml"
 """The template of the workflow that ``hwmatrix init`` writes."""
 ACTIONS: Final = "actions.yaml"
-_OLDEST_PYTHON: Final = "3.11"
-"""Versions are resolved for this Python, so that later ones can install them too. It equals the base image's and requires-python."""
 _BARE: Final = re.compile(r"[\w./:@+ ,'=&|!()-]*")
 """Text that may be written without quotes: our own words, names, versions, commits."""
 _EXPRESSION: Final = "${{"
@@ -69,7 +67,6 @@ def render(loaded: LoadedMatrix) -> dict[str, str]:
         "suites": list(spec.suites),
         "reference": spec.images.reference,
         "actions": action_pins(),
-        "oldest_python": _OLDEST_PYTHON,
     }
     environment = _environment()
     return {name: _whole(environment, name, facts) for name in (*WORKFLOWS, ACTION)}

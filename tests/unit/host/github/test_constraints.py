@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from hwmatrix.host.github.render import action_pins
+from hwmatrix.matrix.load import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -108,7 +112,7 @@ def closure(asked: Iterable[str]) -> dict[str, set[str]]:
 
 
 def test_the_requested_packages_match_the_files() -> None:
-    assert {"zizmor>=1.32", "nox>=2025.5", "pip-tools", "nox", "onnxscript", "hatchling>=1.27", "docker>=7.1"} <= set(ASKED)
+    assert {"zizmor>=1.32", "nox>=2025.5", "nox", "onnxscript", "hatchling>=1.27", "docker>=7.1"} <= set(ASKED)
     assert not [text for text in ASKED if "/" in text or text.startswith("-")]
 
 
@@ -147,3 +151,18 @@ def test_every_name_is_in_only_one_of_the_files() -> None:
 def test_no_workflow_installs_without_constraints(path: Path) -> None:
     for line in re.findall(r"pip install (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE):
         assert "constraints-host.txt" in line
+
+
+def test_renovate_finds_every_action_the_base_image_and_the_constraints() -> None:
+    settings = json.loads((ROOT / "renovate.json").read_text(encoding="utf-8"))
+    found = {}
+    for manager in settings["customManagers"]:
+        ((pattern,), (path,)) = manager["matchStrings"], manager["managerFilePatterns"]
+        (file,) = (name for name in ("matrix.yaml", "harness/hwmatrix/host/github/actions.yaml") if re.search(path.strip("/"), name))
+        matches = re.finditer(pattern.replace("(?<", "(?P<"), (ROOT / file).read_text(encoding="utf-8"))
+        found |= {each["depName"]: each["currentDigest"] for each in matches}
+    base = load(ROOT / "matrix.yaml").spec.images.base
+    name, _, digest = base.partition("@")
+    assert found == {action: pin.commit for action, pin in action_pins().items()} | {name.rpartition(":")[0]: digest or None}
+    patterns = [pattern.strip("/") for pattern in settings["pip_requirements"]["managerFilePatterns"]]
+    assert all(any(re.search(pattern, name) for pattern in patterns) for name in (*PINS, "images/cpu/requirements.txt"))

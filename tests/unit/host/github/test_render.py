@@ -80,8 +80,17 @@ def test_only_these_jobs_have_write_permissions() -> None:
         ("release.yml", "publish"): ["attestations", "contents", "id-token"],
         ("release.yml", "index"): ["id-token"],
         ("release.yml", "pages"): ["id-token", "pages"],
-        ("pins.yml", "propose"): ["contents", "pull-requests"],
     }
+
+
+def test_what_may_write_to_a_release_runs_nothing_that_was_installed() -> None:
+    """It takes the files from another job, and only GitHub's own command and pinned actions touch them."""
+    writing = [job for workflow in WORKFLOWS.values() for job in workflow["jobs"].values() if job["permissions"].get("contents") == "write"]
+    assert writing
+    for job in writing:
+        assert not any(each.get("uses", "").startswith(("actions/checkout@", "actions/setup-")) for each in job["steps"])
+        commands = {line.split()[0] for each in job["steps"] for line in each.get("run", "").splitlines()}
+        assert commands <= {"gh"}
 
 
 def test_a_job_can_be_rerun() -> None:

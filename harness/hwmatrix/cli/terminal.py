@@ -1,0 +1,22 @@
+"""Printing for a terminal: names, messages and paths may come from strangers, so no control character is ever printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from hwmatrix.basics.text import visible
+
+_KEPT = "\n\t"
+
+
+def echo(message: Any = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a message. Control characters other than line breaks and tabs become the replacement character."""
+    typer.echo(visible(str(message), keep=_KEPT), err=err, nl=nl)
+
+
+def safe_text(message: str = "", style: str = "", **options: Any) -> Text:
+    """A text for a rich console, without markup and without such control characters."""
+    return Text(visible(message, keep=_KEPT), style=style, **options)
