@@ -155,7 +155,7 @@ class Bundle:
             own = _part(arrays, f"{name}.")
             inputs = _part(own, "input.")
             steps = tuple(_part(own, f"step{number}.") for number in range(own["tokens"].shape[1]))
-            called = ({**inputs, **steps[0]}, *steps[1:]) if described["passes"] else ()
+            called = ({**inputs, **steps[0]}, *steps[1:]) if steps[0] else ()
             return GenerationPrompt(name=name, inputs=inputs, tokens=own["tokens"], logits=own["logits"], steps=called)
 
         return Generation(
@@ -209,6 +209,18 @@ class Generation:
     forced: tuple[GenerationPrompt, ...]
     free: tuple[GenerationPrompt, ...]
     floors: dict[Dtype, NoiseFloor]
+
+    def in_passes(self) -> Generation:
+        """Return the prompts that transformers processes in one pass for each token: only these can be asked of an exported graph.
+
+        Raises:
+            UnmakableError: the first prompt, which exports are made for, is none of them (``no_generation``).
+        """
+        if not self.forced[0].steps:
+            message = "transformers does not generate in one pass for each token, so there is no graph of a step"
+            raise UnmakableError(message, error_type="no_generation")
+        forced, free = (tuple(prompt for prompt in prompts if prompt.steps) for prompts in (self.forced, self.free))
+        return dataclasses.replace(self, forced=forced, free=free)
 
 
 def bundle_key(plan: ModelPlan) -> str:

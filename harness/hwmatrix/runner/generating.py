@@ -70,7 +70,7 @@ def run(job: CellJob, progress: Progress) -> Judged:
     target = cast("Generating", kind(settings=job.cell.settings, options=job.target.options, service=job.service))
     target.check()
     bundle = bundles.verify(job.bundle)
-    asked = bundle.generation()
+    asked = bundle.generation().in_passes() if descriptor.exports else bundle.generation()
     progress.found(bundle=bundle.digest, inputs=bundle.kinds, text_path=bundle.text_path)
     parameters, load_ms = timed(lambda: target.load_generator(bundle))
     # Exported graphs are read where they are compiled: their loading is part of ``prepare_ms``.

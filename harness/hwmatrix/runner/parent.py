@@ -247,6 +247,8 @@ class _Cells:
         self._checks_with: Dtype | None = None
         """The precision in which the known-good model has passed on a device that may be lost."""
         self._lost: str | None = None
+        self._distrusted: dict[Dtype, str] = {}
+        """The reduced precisions in which the wrong model has passed, with the sentence that says so."""
 
     def run_canaries(self) -> tuple[bool | None, str | None]:
         """Whether the known-good model passes and the wrong one is a mismatch, with the reason if not.
@@ -262,6 +264,8 @@ class _Cells:
         if results[-1].status in {Status.UNAVAILABLE, Status.FALLBACK}:
             return None, results[-1].error.message if results[-1].error else None
         problems = [_unlike(result) for result in results if result.status is not _CANARY_WANTED[result.role]]
+        if not problems:
+            self._check_reduced(ran_in=dtype)
         self._checks_with = dtype if not problems and self._may_be_lost() else None
         return not problems, "; ".join(problems) or None
 
@@ -273,6 +277,18 @@ class _Cells:
             if results[-1].status in _PROVES_NOTHING:
                 break
         return results
+
+    def _check_reduced(self, *, ran_in: Dtype) -> None:
+        """Run the wrong canary in each reduced precision of the cells: if it passes there, no cell in that precision can be trusted.
+
+        The good one says nothing there: a kernel for rounded weights that is wrong on this processor is a finding about the target.
+        """
+        wrong = next(plan for plan in canary_plans() if plan.role is Role.CANARY_WRONG)
+        for dtype in self._canary_dtypes():
+            if dtype not in FLOATING and dtype is not ran_in:
+                result = self.run(self._canary_cell(wrong, dtype), wrong, canaries_failed=None)
+                if result.status is Status.PASS:
+                    self._distrusted[dtype] = _unlike(result)
 
     def _canary_cell(self, model: ModelPlan, dtype: Dtype) -> CellPlan:
         target = self._order.target.name
@@ -363,9 +379,9 @@ class _Cells:
             status, stage = Status.FACTORY_ERROR, Stage.BUILD
             message = (entry.message if entry else None) or "no bundle was built for it"
             kind = (entry.error_type if entry else None) or "factory_failed"
-        elif canaries_failed is not None:
+        elif (failed := canaries_failed or self._distrusted.get(cell.settings.dtype)) is not None and model.role is Role.MODEL:
             status, stage, kind = Status.INFRA_ERROR, Stage.LOAD, "canary_failed"
-            message = f"not run, because the canaries failed and no verdict could be trusted: {canaries_failed}"
+            message = f"not run, because the canaries failed and no verdict could be trusted: {failed}"
         elif self._lost is not None:
             status, stage, kind = Status.INFRA_ERROR, Stage.LOAD, "device_lost"
             message = f"not run, because the device is lost: {self._lost}"

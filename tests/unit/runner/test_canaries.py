@@ -63,13 +63,14 @@ def both(dtype: Dtype) -> list[str]:
 def test_they_run_in_the_first_floating_point_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: list[Dtype], chosen: Dtype
 ) -> None:
-    assert ran(tmp_path, monkeypatch, cells, {chosen: RIGHT}) == (True, None, both(chosen))
+    reduced = [f"{Role.CANARY_WRONG.value} {dtype.value}" for dtype in cells if dtype is Dtype.INT4]
+    assert ran(tmp_path, monkeypatch, cells, {chosen: RIGHT, Dtype.INT4: RIGHT}) == (True, None, [*both(chosen), *reduced])
 
 
 def test_a_precision_that_the_device_refuses_says_nothing_about_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = {GOOD: Status.UNSUPPORTED}
     first = both(Dtype.FLOAT16)[:1]
-    then = ran(tmp_path, monkeypatch, [Dtype.FLOAT16, Dtype.INT4], {Dtype.FLOAT16: refused, Dtype.FLOAT32: RIGHT})
+    then = ran(tmp_path, monkeypatch, [Dtype.FLOAT16, Dtype.FLOAT32], {Dtype.FLOAT16: refused, Dtype.FLOAT32: RIGHT})
     assert then == (True, None, [*first, *both(Dtype.FLOAT32)])
     alone = ran(tmp_path, monkeypatch, [Dtype.FLOAT16], {Dtype.FLOAT16: refused, Dtype.FLOAT32: RIGHT})
     assert alone == (True, None, [*first, *both(Dtype.FLOAT32)])  # the target's own first

@@ -10,7 +10,7 @@ import factory_plans as make
 import pytest
 
 from hwmatrix.models.canary import canary_plans
-from hwmatrix.records import Role, Stage, Status
+from hwmatrix.records import Dtype, Role, Stage, Status, Tolerance
 from hwmatrix.records.bundle_index import BundleEntry
 from hwmatrix.runner import parent
 from hwmatrix.runner.keeper import Keeper
@@ -35,6 +35,8 @@ class Machine:
         self._lost_in = lost_in
         self._is_lost = False
         self.ran: list[str] = []
+        self.blind: tuple[Dtype, ...] = ()
+        """The precisions in which it takes the wrong canary for right."""
 
     def run(self, _order: ShardOrder, cell: CellPlan, _model: ModelPlan, **_: Any) -> CellPlan:
         self.ran.append(cell.model)
@@ -42,7 +44,8 @@ class Machine:
         return cell
 
     def result_of(self, end: CellPlan, *, model: ModelPlan, **_: Any) -> CellResult:
-        status = self._failing.get(model.name, Status.MISMATCH if model.name == WRONG else Status.PASS)
+        wrong = Status.MISMATCH if model.name == WRONG and end.settings.dtype not in self.blind else Status.PASS
+        status = self._failing.get(model.name, wrong)
         message = "its own fault"
         if self._is_lost:
             status, message = Status.ERROR, GONE
@@ -53,9 +56,15 @@ class Machine:
         return dataclasses.replace(result, **failure | {"error": dataclasses.replace(failure["error"], message=message)})
 
 
-def rows(folder: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch, backend: str = "cuda") -> dict[str, tuple[str, str, str]]:
-    """The status, the type of the error and its message of each cell in the shard."""
+def rows(
+    folder: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch, backend: str = "cuda", reduced: tuple[str, ...] = ()
+) -> dict[str, tuple[str, str, str]]:
+    """The status, the type of the error and its message of each cell in the shard. Cells of ``reduced`` models are in int8."""
     plan = make.plan(models=MODELS, targets=(backend,), timing=False)
+    in_int8 = [dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, dtype=Dtype.INT8)) for cell in plan.cells]
+    cells_of = [each if each.model in reduced else cell for cell, each in zip(plan.cells, in_int8, strict=True)]
+    tolerances = plan.tolerances | {Dtype.INT8: Tolerance(relative_error=0.5, reason="a test")}
+    plan = dataclasses.replace(plan, cells=tuple(cells_of), tolerances=tolerances)
     models = (*plan.models, *canary_plans())
     asked = [{"model": each.name, "size": each.size, "batch": each.batch, "sequence_length": each.sequence_length} for each in models]
     order = ShardOrder(
@@ -105,6 +114,18 @@ def test_a_verdict_that_needs_a_working_device_is_not_checked(tmp_path: Path, mo
     machine = Machine(failing={"m0": status}, lost_in=None)
     assert rows(tmp_path, machine, monkeypatch)["m0"][0] == status.value
     assert machine.ran[2:] == list(MODELS)
+
+
+@pytest.mark.parametrize("blind", [(), (Dtype.INT8,)])
+def test_a_reduced_precision_in_which_the_wrong_model_passes_has_no_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blind: tuple[Dtype, ...]
+) -> None:
+    machine = Machine(failing={}, lost_in=None)
+    machine.blind = blind
+    found = rows(tmp_path, machine, monkeypatch, "openvino", reduced=("m1", "m3"))
+    reduced = {("infra_error", "canary_failed") if blind else ("pass", "")}
+    assert {found[model][:2] for model in ("m1", "m3")} == reduced
+    assert {found[model][:2] for model in ("m0", "m2", "m4")} == {("pass", "")}
 
 
 @pytest.mark.parametrize("backend", ["cpu", "onnxruntime", "webgpu"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hwmatrix.errors import CellFailure, CrashedError, UnsupportedError
+from hwmatrix.errors import CellFailure, CrashedError, UnmakableError, UnsupportedError
 from hwmatrix.measure import verdict, yardstick
 from hwmatrix.models.bundle import Generation, GenerationPrompt
 from hwmatrix.records import Dtype, MeasureRule, NoiseFloor, Placement, Tolerance
@@ -327,3 +327,16 @@ def judged_twice(
     descriptor: Any = types.SimpleNamespace(rounds=(Dtype.INT8,), exports=("an exporter",) if exported else ())
     judged = generating._judged(found, asked, Placement(on_target=1.0, detail=""), allowance, None, descriptor, progress, tolerance)
     return judged, kept
+
+
+def test_an_exported_graph_is_asked_only_what_transformers_does_in_passes() -> None:
+    steps = ({"input_ids": np.zeros((1, 1))},)
+    whole, odd = (
+        GenerationPrompt(name=name, inputs={}, tokens=np.zeros((1, 1), np.int64), logits=np.ones((1, 1, 7)), steps=each)
+        for name, each in (("traced", steps), ("odd", ()))
+    )
+    asked = Generation(forced=(whole, odd), free=(odd,), floors={})
+    assert asked.in_passes() == Generation(forced=(whole,), free=(), floors={})
+    with pytest.raises(UnmakableError) as caught:
+        Generation(forced=(odd, whole), free=(), floors={}).in_passes()
+    assert caught.value.error_type == "no_generation"
