@@ -161,6 +161,10 @@ class TraceError(Exception):
     """
 
 
+class TwinError(Exception):
+    """A graph with rounded weights cannot be run with these weights as float32 numbers. The cell's row says why."""
+
+
 class OutOfMemoryError(CellFailure):
     """The cell needed more memory than its limit."""
 

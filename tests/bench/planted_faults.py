@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import importlib
 import re
+import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -217,8 +218,7 @@ def _run(plan: Plan, cell: CellPlan, fault: str, cache: Path, send: Callable[[di
     model, target = plan.model_of(cell), plan.target(cell.target)
     intact = find_or_build(model, cache)
     with planted(fault, model.architecture), tempfile.TemporaryDirectory(prefix="hwmatrix-planted-") as folder:
-        path = Path(folder) / intact.path.name
-        path.symlink_to(intact.path)
+        path = shutil.copytree(intact.path, Path(folder) / intact.path.name)
         if target.onnx_use is not OnnxUse.NONE:
             for exporter in onnx_export.EXPORTERS:
                 if isinstance(onnx_export.export_one(verify(path), Path(folder), exporter), onnx_export.OnnxExport):

@@ -37,7 +37,7 @@ from hwmatrix.runner.job import CellJob
 from hwmatrix.targets.protocol import target_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from hwmatrix.records import CellPlan, Plan
 
@@ -52,7 +52,7 @@ FAULTS: Final = {
     "zero_point": "the zero point of a weight matrix is off by one",
     "scale": "one scale is a quarter too large",
     "nibbles": "the two 4-bit numbers of each byte change places",
-    "group": "groups of 16 are read as groups of 32",
+    "group": "groups are read as groups of twice as many",
 }
 PLANTED: Final = {
     ("openvino", Dtype.INT4): tuple(FAULTS),
@@ -91,7 +91,7 @@ def faulty_openvino(program: Any, fault: str) -> Any:
     from hwmatrix.targets.openvino import weights
 
     copy = program.clone()
-    rounded = [pair for pair in weights._rounded(copy) if "MatMul" in _uses(pair[1])]
+    rounded = [pair for pair in weights._rounded(copy) if "MatMul" in _uses(pair[1]) and _has(fault, pair[0].get_output_shape(0))]
     weight, convert = rounded[len(rounded) // 2]
     integers = weights.integers(weight)
     kind, shape = weight.get_element_type(), openvino.Shape(list(integers.shape))
@@ -108,6 +108,11 @@ def faulty_openvino(program: Any, fault: str) -> Any:
     scale.output(0).replace(openvino.op.Constant(scale.get_element_type(), form, changed.astype(float).reshape(-1).tolist()).output(0))
     copy.validate_nodes_and_infer_types()
     return copy
+
+
+def _has(fault: str, shape: Sequence[int]) -> bool:
+    """Whether a weight of OpenVINO, (rows, groups, weights of a group), can have the fault: one group for each row cannot be read wrong."""
+    return fault != "group" or (len(shape) == 3 and shape[1] > 1)
 
 
 def _uses(operation: Any) -> list[str]:
@@ -127,6 +132,9 @@ def faulty_onnx(path: Path, fault: str) -> Path:
     model = onnx.load(path)
     known = {tensor.name: tensor for tensor in model.graph.initializer}
     products = [node for node in model.graph.node if node.op_type in {"MatMulNBits", "MatMulInteger"} or _restores(node, known)]
+    if fault == "group":  # one group for each row cannot be read wrong
+        sizes = [{attribute.name: attribute.i for attribute in node.attribute} for node in products]
+        products = [node for node, size in zip(products, sizes, strict=True) if size["K"] > size["block_size"]]
     node = products[len(products) // 2]
 
     def put_in(name: str, values: np.ndarray[Any, Any]) -> None:

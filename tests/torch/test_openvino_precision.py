@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from factory_plans import cell_plan, target_plan
 from fake_target import outcome_of
@@ -37,7 +35,7 @@ TOLERANCES = {
     Dtype.BFLOAT16: Tolerance(relative_error=1e-1, excess=8, bound=16, reason="a test"),
     Dtype.INT8: Tolerance(relative_error=1e-1, excess=100, reason="a test"),
     Dtype.INT4: Tolerance(relative_error=5e-1, excess=100, reason="a test"),
-    Dtype.A8W8: Tolerance(relative_error=2e-1, excess=4, bound=8, kernel_excess=2000, reason="a test"),
+    Dtype.A8W8: Tolerance(relative_error=2e-1, excess=4, bound=8, reason="a test"),
 }
 
 
@@ -80,52 +78,6 @@ def test_what_costs_too_much_is_timed_because_its_kernels_are_right(allowed: flo
     assert (found["verdict"], (found["error"] or {}).get("type"), found["stage"]) == verdict
     assert len(found["facts"]["samples_wall_ns"]) >= 3
     assert found["facts"]["stages"]["measure"] > 0
-
-
-@pytest.mark.parametrize("dtype", [Dtype.INT8, Dtype.INT4])
-def test_a_graph_that_was_wrong_before_its_weights_were_rounded_is_no_loss(
-    dtype: Dtype, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from openvino import opset13
-
-    from hwmatrix.targets.openvino.target import OpenVino
-
-    real = OpenVino._graph
-
-    def with_fault(target: OpenVino, inputs: Any) -> Any:
-        converted = real(target, inputs)
-        for output in converted.program.get_results():
-            larger = opset13.multiply(output.input_value(0), np.float32(1.5))
-            output.input(0).replace_source_output(larger.output(0))
-        return converted
-
-    monkeypatch.setattr(OpenVino, "_graph", with_fault)
-    found = ended(dtype, shared_cache / "bundles")
-    assert found["error"]["type"] == "mismatch", found
-    assert found["error"]["message"].startswith("the graph is wrong before its weights are rounded: relative L2 error 0.5 of ")
-    assert found["facts"]["loss"] > 0.4
-
-
-def test_a_weight_that_is_rounded_wrong_is_no_loss(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from openvino import opset13
-
-    from hwmatrix.targets.openvino import target as module
-
-    real = module.reduced
-
-    def with_fault(program: Any, dtype: Dtype, samples: Any = ()) -> Any:
-        made, how = real(program, dtype, samples)
-        scale = next(
-            each for each in made.get_ops() if each.get_type_name() == "Constant" and each.get_element_type().get_type_name() == "f16"
-        )
-        scale.output(0).replace(opset13.constant(np.asarray(scale.data) * np.float16(1.5)).output(0))
-        return made, how
-
-    monkeypatch.setattr(module, "reduced", with_fault)
-    found = ended(Dtype.INT8, shared_cache / "bundles", allowed=1e-3)
-    assert found["error"]["type"] == "mismatch", found
-    assert re.match(r"a weight is rounded wrong: .* is \d+(\.\d)? of its steps away from the one", found["error"]["message"])
-    assert found["facts"]["excess"] < 16, "the kernels are right"
 
 
 def native() -> set[str]:
@@ -205,7 +157,7 @@ def test_a_precision_that_the_plugin_replaces_is_unsupported(shared_cache: Path)
     [
         (Dtype.FLOAT16, "compress_to_fp16", " of f16 weights by "),
         (Dtype.INT8, "NNCF INT8_ASYM", " of u8 weights by "),
-        (Dtype.INT4, "NNCF INT4_SYM in groups of 16", " of i4 weights by "),
+        (Dtype.INT4, "NNCF INT4_SYM in groups of 32", " of i4 weights by "),
         (Dtype.A8W8, "nncf.quantize from 8 inputs", " of i8 weights by "),
     ],
 )
@@ -221,16 +173,8 @@ def test_weights_in_a_precision_are_judged_by_it_and_the_placement_tells_how_the
     assert 1e-5 < facts["relative_error"] < 1
     if dtype is not Dtype.FLOAT16 and found["verdict"] == "pass":
         assert facts["loss"] == pytest.approx(facts["relative_error"], rel=0.05)
-        assert dtype is Dtype.A8W8 or "nudged_error" not in facts, "weights alone are rounded"
-        explained = 2 * facts.get("nudged_error", 0.0)
-        assert facts["excess"] < TOLERANCES[dtype].of_kernels.excess or facts["kernel_error"] <= explained, "an activation may tip"
-
-
-def test_weights_that_nncf_smooths_before_it_rounds_them_are_not_called_wrong(shared_cache: Path) -> None:
-    found = ended(Dtype.A8W8, shared_cache / "bundles", allowed=1e-3)
-    assert found["verdict"] == "mismatch"
-    assert "a weight is rounded wrong" not in found["error"]["message"]
-    assert found["error"]["type"] == "precision_loss" or adds_in_16_bits(), found["error"]
+        assert facts["kernel_error"] <= facts["allowed_error"]
+        assert facts["allowed_error"] < 1e-3 or dtype is Dtype.A8W8
 
 
 def test_without_hints_rounded_weights_are_multiplied_as_the_plugin_chooses_and_the_fixed_limit_judges(shared_cache: Path) -> None:
@@ -242,6 +186,7 @@ def test_without_hints_rounded_weights_are_multiplied_as_the_plugin_chooses_and_
     assert facts["method"].endswith(", multiplied as the plugin chooses")
     assert "FullyConnected of " in facts["placement_detail"]
     assert "excess" not in facts
+    assert facts["kernel_detail"] == "without precision hints it is not known what the plugin rounds"
     hinted = ended(Dtype.INT8, shared_cache / "bundles")["facts"]
     assert "excess" in hinted
     assert "as the plugin chooses" not in hinted["method"]

@@ -29,6 +29,7 @@ from hwmatrix.cli.options import (
 from hwmatrix.cli.tables import LEVEL_STYLES
 from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.errors import NothingSelectedError
+from hwmatrix.faults.belonging import PRECISION_LOSS
 from hwmatrix.knowledge.compatibility import LEVELS
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Dtype, Execution, Size, Status
@@ -227,20 +228,18 @@ def _approximate(cell: CellRow) -> str:
 
 def _rounded_lines(cell: CellRow) -> Iterator[tuple[str, str]]:
     """The distance from the target's own rounded weights in float32, if it was compared with these."""
+    if cell.kernel_detail is not None:
+        yield (f"  kernels:    not compared with its own rounded weights in float32: {cell.kernel_detail}", "")
     if cell.kernel_error is None:
         return
-    dtype = (cell.precision or cell.dtype).kernels_in
-    floor = f", {numbers.times(cell.excess)} the noise floor of {dtype.value}" if cell.excess is not None else ""
+    limit = ""
+    if cell.allowed_error is not None and cell.error_type != PRECISION_LOSS:
+        limit = f" ({numbers.scientific(cell.allowed_error)} is allowed)"
     loss = f"; these are {numbers.scientific(cell.loss)} from the reference" if cell.loss is not None else ""
-    apart = f"{numbers.scientific(cell.kernel_error)} from its own rounded weights in float32{floor}{loss}{_approximate(cell)}"
+    apart = f"{numbers.scientific(cell.kernel_error)} from its own rounded weights in float32{limit}{loss}{_approximate(cell)}"
     yield (f"  kernels:    {apart}", "")
-    if cell.nudged_error is not None:
-        moved = numbers.scientific(cell.nudged_error)
-        yield (f"  nudged:     weights that differ by eight roundings move the output by {moved}; twice is allowed", "")
     if cell.quality_kernel_error is not None:
-        moved = numbers.scientific(cell.quality_nudged_error)
-        nudged = f"; nudged weights move the output by {moved}, twice is allowed" if cell.quality_nudged_error is not None else ""
-        yield (f"  held-out:   {numbers.scientific(cell.quality_kernel_error)} from its own rounded weights in float32{nudged}", "")
+        yield (f"  held-out:   {numbers.scientific(cell.quality_kernel_error)} from its own rounded weights in float32", "")
 
 
 def _quality(cell: CellRow) -> str:

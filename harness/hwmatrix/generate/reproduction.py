@@ -19,6 +19,7 @@ from hwmatrix.knowledge.measured_cell import MeasuredCell, find_cell
 from hwmatrix.models.build import RECIPE
 from hwmatrix.records import RUNTIME_S_THREADS, Backend, Dtype, Execution, Preparation, Size, Status
 from hwmatrix.records.backends import Memory, OnnxUse, descriptor_of
+from hwmatrix.records.groups import GROUP_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +41,6 @@ _OPENVINO_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.BFLOAT16: "bf16"}
 """The hint for a precision; there is none for ``default``."""
 _REDUCED: Final = frozenset({Dtype.FLOAT16, Dtype.INT8, Dtype.INT4, Dtype.INT4_FLOAT16, Dtype.INT8_DYNAMIC, Dtype.A8W8})
 """The precisions in which a target that compiles a float32 graph reduces it first."""
-_GROUP: Final = 16
-"""Weights of a group with one scale in int4, on OpenVINO and ONNX Runtime."""
 _TORCHAO: Final = {Dtype.INT8: "Int8WeightOnlyConfig", Dtype.INT8_DYNAMIC: "Int8DynamicActivationInt8WeightConfig"}
 """What torchao calls the precisions in which it rounds the weights of a PyTorch model."""
 _REDUCING: Final = {
@@ -187,7 +186,7 @@ def _common(cell: MeasuredCell, packages: Sequence[str], notes: Sequence[str]) -
         "timeout_s": cell.limits.timeout_s if cell.status is Status.TIMEOUT else None,
         "external": cell.model.size is Size.FULL,
         "reduced": cell.settings.dtype.value if cell.settings.dtype in _REDUCED else None,
-        "group": _GROUP,
+        "group_sizes": GROUP_SIZES,
     }
 
 

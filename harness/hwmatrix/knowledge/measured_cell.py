@@ -10,7 +10,6 @@ from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.faults.belonging import PRECISION_LOSS
 from hwmatrix.records import Dtype, Family, Limits, ModelPlan, Settings, Size, Status, TargetPlan, Tolerance, plan_from_json
-from hwmatrix.records.backends import descriptor_of
 from hwmatrix.store.reading import reading, records
 
 if TYPE_CHECKING:
@@ -28,9 +27,11 @@ class MeasuredCell:
 
     ``output`` is the worst output, None if nothing was compared; ``versions`` are those of the target's packages,
     ``reference_versions`` those of the packages that built the model; ``again`` is the command that repeats the cell with hwmatrix.
-    ``precision`` is the requested one, with what the runtime chose in parentheses: ``default (bfloat16)``. ``preparation`` is None if the
-    cell ended before it was prepared, or in a database that lacks it. ``failing_prompt`` is where the generation of text fails first.
-    ``also_failing`` names the other cells of the same model on the same target that failed as well.
+    ``allowed_error`` is the relative L2 error from the reference that its verdict allowed: matrix.yaml's if it allowed another one from
+    its own rounded weights in float32. ``precision`` is the requested one, with what the runtime chose in parentheses:
+    ``default (bfloat16)``. ``preparation`` is None if the cell ended before it was prepared, or in a database that lacks it.
+    ``failing_prompt`` is where the generation of text fails first. ``also_failing`` names the other cells of the same model on the same
+    target that failed as well.
     """
 
     model: ModelPlan
@@ -48,7 +49,8 @@ class MeasuredCell:
     placement: str | None
     output: str | None
     relative_error: float | None
-    excess: float | None
+    kernel_error: float | None
+    allowed_error: float
     bundle: str | None
     isolation: str
     image: str | None
@@ -67,23 +69,10 @@ class MeasuredCell:
         return self.status in TRIED_AND_FAILED
 
     @property
-    def allowed_error(self) -> float:
-        """The largest relative L2 error from the reference that passes: matrix.yaml's, or a multiple of the model's noise floor."""
-        limit = self.tolerance.relative_error
-        if self.tolerance.excess is None or not self.excess or self.relative_error is None or self._compared_twice:
-            return limit
-        return min(limit, self.tolerance.excess * self.relative_error / self.excess)
-
-    @property
     def kernels_alone(self) -> bool:
         """Whether it fails only in comparison with its own rounded weights in float32: its error from the reference is allowed."""
         close = self.relative_error is not None and self.relative_error <= self.tolerance.relative_error
-        return self._compared_twice and self.status is Status.MISMATCH and self.error_type != PRECISION_LOSS and close
-
-    @property
-    def _compared_twice(self) -> bool:
-        """Whether ``excess`` is the error from the same rounded weights in float32, and not that from the reference."""
-        return self.settings.dtype in descriptor_of(self.target.backend).rounds
+        return self.kernel_error is not None and self.status is Status.MISMATCH and self.error_type != PRECISION_LOSS and close
 
 
 def find_cell(
@@ -172,6 +161,7 @@ def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) ->
     packages = json.loads(row["reference_packages"] or "{}")
     libraries = ("torch", "transformers", *(["diffusers"] if model.family is Family.DIFFUSION else []))
     others = [f"{_settings(other)}: {other['status']}" for other in failing if other["cell_key"] != row["cell_key"]]
+    tolerance = plan.tolerances[_judged_in(settings.dtype, row["precision"])]
     return MeasuredCell(
         model=model,
         target=plan.target(row["target"]),
@@ -180,7 +170,7 @@ def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) ->
         if settings.dtype is Dtype.DEFAULT and row["precision"]
         else settings.dtype.value,
         limits=cell.limits,
-        tolerance=plan.tolerances[_judged_in(settings.dtype, row["precision"])],
+        tolerance=tolerance,
         status=Status(row["status"]),
         stage=row["stage"],
         error_type=row["error_type"],
@@ -190,7 +180,8 @@ def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) ->
         placement=row["placement_detail"],
         output=row["output"],
         relative_error=row["relative_error"],
-        excess=row["excess"],
+        kernel_error=row["kernel_error"],
+        allowed_error=tolerance.relative_error if row["allowed_error"] is None or row["kernel_error"] is not None else row["allowed_error"],
         bundle=row["bundle"],
         isolation=row["isolation"],
         image=row["image_digest"],

@@ -241,9 +241,6 @@ def _tolerance_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]
         elif tolerance.bound is not None and tolerance.excess is not None and tolerance.bound < tolerance.excess:
             what = f"tolerances.{dtype.value}: bound {tolerance.bound:g} is below excess {tolerance.excess:g}"
             yield at, what, "bound is the larger multiple: nothing above it passes"
-        if tolerance.kernel_excess is not None and tolerance.excess is None:
-            what = f"tolerances.{dtype.value} has kernel_excess without excess, so it is never used"
-            yield (*at[:2], "kernel_excess"), what, "add excess, for targets that are compared with the simulated noise floor"
 
 
 def _suite_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:

@@ -216,15 +216,13 @@ class ExpectSpec:
 class ToleranceSpec:
     """How far outputs may be from the reference's, and why.
 
-    ``excess`` and ``bound`` are multiples of the model's noise floor; without ``excess``, ``relative_error`` decides alone. Where a target
-    is compared with its own rounded graph, ``kernel_excess`` counts in place of both, as a multiple of the floor of float32.
+    ``excess`` and ``bound`` are multiples of the model's noise floor; without ``excess``, ``relative_error`` decides alone.
     """
 
     relative_error: Annotated[float, Field(gt=0, lt=1)]
     reason: Annotated[str, Field(min_length=1)]
     excess: Annotated[float, Field(ge=1)] | None = None
     bound: Annotated[float, Field(ge=1)] | None = None
-    kernel_excess: Annotated[float, Field(ge=1)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

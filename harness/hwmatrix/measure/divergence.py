@@ -43,41 +43,38 @@ class _Found:
         return self.error > _STANDS_OUT * max(self.given, _ROUNDING * tolerance)
 
 
-def locate(trace: Trace, expected: Mapping[str, Array], tolerance: float, *, within: float | None = None) -> Divergence:
+def locate(trace: Trace, expected: Mapping[str, Array], allowed: float, *, same_graph: bool = False) -> Divergence:
     """Walk back from the wrong outputs to the first step with correct inputs and wrong outputs.
 
     Args:
         trace: a run of the target with all intermediate values, and the same values from a reference runtime.
         expected: the model's reference outputs by name.
-        tolerance: the largest relative L2 error that counts as equal.
-        within: the same between the target and the reference runtime, for a graph with rounded weights. They compute the same graph, which
-            itself may be far from the model's outputs. Then no output of that graph is compared with ``expected``.
+        allowed: the largest relative L2 error that counts as equal: what the verdict allowed.
+        same_graph: it was allowed between the target and the reference runtime, for a graph with rounded weights. They compute the same
+            graph, which itself may be far from the model's outputs. Then no output of that graph is compared with ``expected``.
     """
-    compared = {} if within is not None else trace.results
+    compared = {} if same_graph else trace.results
     graph = _worst({name: _distance(trace.expected.get(value), expected.get(name)) for name, value in compared.items()})
-    if graph is not None and graph[1] > tolerance:
+    if graph is not None and graph[1] > allowed:
         name, error = graph
         detail = f"{name} differs from the reference by {error:.3g} there too"
         return Divergence(origin=Origin.GRAPH, relative_error=_finite(error), against=trace.against, detail=detail)
-    tolerance = tolerance if within is None else within
     off = {name: _distance(trace.values.get(value), trace.expected.get(value)) for name, value in trace.results.items()}
     worst = _worst(off)
     if worst is None:
         return Divergence(origin=Origin.UNKNOWN, against=trace.against, detail="no output could be compared")
     kept = _worst({name: _distance(trace.values.get(value), expected.get(name)) for name, value in trace.results.items()}) or worst
-    if worst[1] <= tolerance and (within is not None or kept[1] <= tolerance):
+    if worst[1] <= allowed and (same_graph or kept[1] <= allowed):
         detail = f"with all intermediate values kept, {worst[0]} differs by only {worst[1]:.3g}"
         return Divergence(origin=Origin.FUSED, relative_error=worst[1], against=trace.against, detail=detail)
     errors = _errors(trace)
-    found = [
-        each for share in _SHARES if (each := _first(trace, errors, _wrong(trace, off, share * tolerance), share * tolerance)) is not None
-    ]
-    if not found and worst[1] <= tolerance:
+    found = [each for share in _SHARES if (each := _first(trace, errors, _wrong(trace, off, share * allowed), share * allowed)) is not None]
+    if not found and worst[1] <= allowed:
         detail = f"{worst[0]} differs by {worst[1]:.3g} from the output of that graph, and by {kept[1]:.3g} from the reference"
         return Divergence(origin=Origin.GRADUAL, relative_error=worst[1], against=trace.against, detail=detail)
     if not found:
         return Divergence(origin=Origin.UNKNOWN, relative_error=_finite(worst[1]), against=trace.against, detail="no step was found")
-    best = next((each for each in found if each.stands_out(tolerance)), None)
+    best = next((each for each in found if each.stands_out(allowed)), None)
     return _described(trace, best or found[0], Origin.STEP if best else Origin.GRADUAL)
 
 

@@ -1,21 +1,19 @@
-"""The verdict on a target's outputs, from three numbers: the precision's error, the target's error, and the result on the model's task.
+"""The verdict on a target's outputs: one distance, one factor, and the result on the model's task.
 
-- ``loss`` is the noise floor of the precision: the error that rounding alone causes in this model, simulated on the CPU.
-- ``excess`` is the target's error as a multiple of that floor. A wrong kernel or export has a large excess, a correct target about 1.
-- The task's metric on held-out inputs, for models that were trained on a task.
+- In float16, bfloat16, and on qnn, outputs are compared with the reference, and may differ by ``Tolerance.excess`` times the noise floor:
+  what rounding alone changes, simulated on the CPU.
+- Where a target quantizes weights, they are compared with those of its twin, the same graph with these weights as float32 numbers, and
+  may differ by ``Tolerance.excess`` times the noise floor of float32.
+- Where it also quantizes activations, as its twin then does, they may differ by ``TWO_ROUNDINGS`` times the twin's own error: sums in
+  another order quantize some activations to the neighboring step, so that outputs differ as if they were rounded independently.
 
-Excess up to ``Tolerance.excess`` passes, unless the target does the task worse than the reference: then the precision costs too much
-(``precision_loss``). Excess up to ``Tolerance.bound`` passes as approximate if the target does the task as well as the reference, with the
-same answers. Higher excess is a mismatch, whatever the task says: a coarse metric must not hide a wrong kernel. That also holds for the
-outputs on the held-out inputs together: one input does not show a mask that is ignored. If the floor is not known, only the largest error
-of matrix.yaml decides; it also limits the error of a model without a task.
+If the floor is not known, or ``excess`` is None, the distance from the reference may be ``Tolerance.relative_error``.
 
-A target that rounds weights itself also runs the same graph with its rounded weights as float32 numbers (``Rounded``). Loss is then the
-error of that graph, and excess the target's distance from it: the kernels' own error, as a multiple of the floor of float32
-(``Tolerance.kernel_excess`` is allowed). Where that graph rounds the inputs of products as it runs, more is explained: up to ``TIPPED``
-times what weights that differ by a few roundings change. If the loss is too large, the graph also runs as it was before its weights were
-rounded: if that is wrong, the precision is not to blame (:func:`judge_before_rounding`). Nor is it if a weight is farther from the one that
-it was made from than rounding explains (:func:`judge_rounding`).
+What differs by more is a ``mismatch``: a wrong kernel or export. What does not, but does the task worse than the reference, is a
+``precision_loss``: the precision costs this model too much. Without a task, or with too few examples to tell, so is an error above
+``relative_error``. Up to ``Tolerance.bound`` times the floor passes as approximate if the target does the task as well, with the same
+answers; a coarse metric must not hide a wrong kernel. The outputs on held-out inputs may differ by ``bound`` times at most: one input does
+not show a mask that is ignored.
 """
 
 from __future__ import annotations
@@ -27,36 +25,33 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from hwmatrix.errors import TwinError
+from hwmatrix.measure import paired
 from hwmatrix.measure.parity import Comparison, compare
 from hwmatrix.records import Dtype, NoiseFloor, OutputRecord, Placement, Status, Tolerance
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hwmatrix.measure.parity import Array
 
 SAME_ANSWERS: Final = 0.99
 """The share of answers that must equal the reference's for an approximate pass."""
-TIPPED: Final = 2
-"""By how many times what nudged weights change a target may differ: which inputs become another step is chance."""
-DRAWS: Final = 4
-"""How often weights are nudged, each time by other numbers, until that explains a difference: what one draw changes is chance, too."""
-A_STEP: Final = 1 + 255 * 2.0**-11
-"""The most steps that rounding takes, where a number is clipped: one, and what 255 steps differ by if their size is rounded to float16."""
+TWO_ROUNDINGS: Final = 1.5
+"""By how many times what rounding costs two correct graphs may differ: errors that are independent add up to the root of 2 times one."""
 LEAST_FLOOR: Final[Mapping[Dtype, float]] = {
     Dtype.FLOAT32: 2.0**-24,
     Dtype.FLOAT16: 2.0**-11,
     Dtype.BFLOAT16: 2.0**-8,
     Dtype.A16W8: 2.0**-9,
     Dtype.A8W8: 2.0**-9,
-    Dtype.INT8_DYNAMIC: 2.0**-24,
-    Dtype.INT8: 2.0**-24,
-    Dtype.INT4: 2.0**-24,
-    Dtype.INT4_FLOAT16: 2.0**-11,
+    Dtype.INT8_DYNAMIC: 2.0**-9,
 }
-"""The least noise floor: half a unit in the last place, the relative error of one rounding. A simulated error may be smaller by chance."""
+"""The least noise floor: half a unit in the last place, the relative error of one rounding. A measured error may be smaller by chance."""
 
 
 class Task(Protocol):
-    """A target's result on a task (:class:`hwmatrix.models.learning.quality.Quality`), as shares of examples or answers."""
+    """A target's result on a task (:class:`hwmatrix.models.learning.quality.Quality`), as shares and numbers of examples or answers."""
 
     @property
     def metric(self) -> str:
@@ -71,28 +66,43 @@ class Task(Protocol):
         """The share that the reference gets right; None where its own answers count as right."""
 
     @property
-    def high(self) -> float:
-        """The upper end of the 95 % interval of ``value``."""
-
-    @property
     def agreement(self) -> float:
         """The share with the same answer as the reference."""
+
+    @property
+    def lost(self) -> int:
+        """How many answers only the reference gets right."""
+
+    @property
+    def gained(self) -> int:
+        """How many answers only the target gets right."""
+
+    @property
+    def answered(self) -> int:
+        """How many answers were compared."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A verdict. ``error_type`` and ``message`` say why it is not a pass; ``loss`` and ``excess`` are None if the floor is not known.
+    """A verdict. ``error_type`` and ``message`` say why it is not a pass.
 
-    ``allowed`` is the relative L2 error that was allowed between the target and its own rounded weights in float32, of a mismatch there.
+    ``allowed`` is the relative L2 error that the deciding output was allowed, ``by_twin`` whether from its twin, and ``failing`` are the
+    outputs that differ by more. ``loss`` is what the precision costs and ``excess`` how many times the noise floor the target differs, None
+    if the floor is not known. ``kernel_error`` is the deciding output's distance from the twin, ``quality_kernel_error`` the same on
+    held-out inputs; None without a twin.
     """
 
     status: Status
+    allowed: float
+    by_twin: bool = False
+    failing: tuple[str, ...] = ()
     error_type: str | None = None
     message: str | None = None
     loss: float | None = None
     excess: float | None = None
     approximate: bool | None = None
-    allowed: float | None = None
+    kernel_error: float | None = None
+    quality_kernel_error: float | None = None
 
     @property
     def computes_right(self) -> bool:
@@ -113,45 +123,31 @@ class Allowance:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rounded:
-    """A target's outputs compared with those of the same graph with its rounded weights as float32 numbers.
+class Twin:
+    """A target's outputs compared with those of its twin: the same graph with its quantized weights as float32 numbers.
 
-    ``loss`` compares the outputs of that graph with the reference's. ``floor`` are the floors of ``Dtype.kernels_in``, by output.
-    ``tipped`` and ``tipped_held_out`` are by how much, on the same inputs and at most on one batch of held-out inputs, nudged weights
-    change each output (:class:`hwmatrix.targets.protocol.InFloat`): empty if the graph rounds nothing as it runs, or if nothing is left
-    to explain.
+    ``loss`` compares the twin with the reference. ``floor`` are the floors of ``Dtype.kernels_in`` by output; None: not known.
     """
 
-    kernel: Comparison
+    apart: Comparison
     loss: Comparison
-    floor: Mapping[str, float]
-    held_out: Comparison | None = None
-    tipped: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    tipped_held_out: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    floor: Mapping[str, float] | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Kernels:
-    """How far a target is from its own rounded weights in float32, as relative L2 errors, and how much of it nudged weights explain.
+def twin(
+    outputs: Mapping[str, Array], in_float: Mapping[str, Array], expected: Mapping[str, Array], floor: Mapping[str, float] | None
+) -> Twin:
+    """Compare a target's outputs with those of its twin, and these with the reference's.
 
-    ``kernel_error`` is that of the output whose excess is given, ``nudged_error`` the most that nudged weights move this output by; None if
-    none ran. The other two are the same for the held-out inputs of a task, and for the output with the largest excess there.
+    Raises:
+        TwinError: the outputs of the twin cannot be compared.
     """
-
-    kernel_error: float | None = None
-    nudged_error: float | None = None
-    quality_kernel_error: float | None = None
-    quality_nudged_error: float | None = None
-
-
-def kernels(rounded: Rounded, allowance: Allowance) -> Kernels:
-    """The distances that decide, and what explains them, of outputs that were compared with those of the rounded weights in float32."""
-    here = _Noise.of(rounded.kernel, rounded.floor, allowance.dtype.kernels_in).output
-    found = Kernels(kernel_error=_error(here), nudged_error=rounded.tipped.get(here.name))
-    if rounded.held_out is None:
-        return found
-    there = _Noise.of(rounded.held_out, rounded.floor, allowance.dtype.kernels_in).output
-    return dataclasses.replace(found, quality_kernel_error=_error(there), quality_nudged_error=rounded.tipped_held_out.get(there.name))
+    made = Twin(apart=compare(outputs, in_float), loss=compare(in_float, expected), floor=floor)
+    for compared in (made.loss, made.apart):
+        problem = incomparable(compared)
+        if problem is not None:
+            raise TwinError(f"the rounded weights in float32: {problem[1]}")
+    return made
 
 
 def judge(
@@ -161,7 +157,8 @@ def judge(
     task: Task | None = None,
     held_out: Comparison | None = None,
     *,
-    rounded: Rounded | None = None,
+    twin: Twin | None = None,
+    held_out_twin: Twin | None = None,
 ) -> Judgement:
     """Judge outputs that were compared with the reference.
 
@@ -173,95 +170,30 @@ def judge(
         allowance: how much the outputs may differ.
         task: the target's result on the model's task; None for a model without one.
         held_out: the outputs on the task's held-out inputs, all examples as one array.
-        rounded: the outputs compared with those of the rounded weights in float32; None: the target does not run these.
+        twin: the outputs compared with those of the twin; None: the target has none, or it tells nothing.
+        held_out_twin: the same for the held-out inputs.
     """
+    limit = allowance.tolerance.relative_error
     if placement.on_target <= 0:
-        return Judgement(status=Status.FALLBACK, error_type="fallback", message=f"nothing ran on the target: {placement.detail}")
-    problem = _unusable_outputs(comparison, allowance) or (
-        _unusable_outputs(held_out, allowance, " on held-out inputs") if held_out else None
-    )
-    if problem is not None:
-        return problem
-    floor, tolerance = allowance.floor, allowance.tolerance
-    worst = _worst_output(comparison)
-    if tolerance.excess is not None and rounded is not None:
-        return _by_rounded(rounded, worst, allowance, task)
-    if tolerance.excess is not None and floor is not None and floor.outputs:
-        noise = _Noise.of(comparison, floor.outputs, allowance.dtype)
-        judged = _by_floor(noise, worst, tolerance, task)
-        beyond = _beyond_bound(held_out, floor.outputs, allowance) if held_out and judged.error_type != "mismatch" else None
-        return _mismatch("mismatch", beyond, noise) if beyond else judged
+        message = f"nothing ran on the target: {placement.detail}"
+        return Judgement(status=Status.FALLBACK, allowed=limit, error_type="fallback", message=message)
     for compared, where in ((comparison, ""), (held_out, " on held-out inputs")):
-        if compared is not None and _error(_worst_output(compared)) > tolerance.relative_error:
-            return _mismatch("mismatch", _difference(_worst_output(compared), f"exceeds {tolerance.relative_error:.3g}{where}"))
-    return Judgement(status=Status.PASS)
-
-
-def _by_rounded(rounded: Rounded, worst: OutputRecord, allowance: Allowance, task: Task | None) -> Judgement:
-    noise, allowed = _Noise.of_rounded(rounded, allowance.dtype), allowance.tolerance.of_kernels
-    nudged = rounded.tipped.get(noise.output.name)
-    judged = _by_floor(noise, worst, allowed, task, tips=_tips(rounded.kernel, rounded.tipped), nudged=nudged)
-    if judged.error_type == "mismatch":
-        return dataclasses.replace(judged, allowed=max((allowed.excess or 0.0) * noise.floor, TIPPED * (nudged or 0.0)))
-    tips = rounded.held_out is not None and _tips(rounded.held_out, rounded.tipped_held_out)
-    apart = None if tips else rounded.held_out
-    of_kernels = Allowance(dtype=allowance.dtype.kernels_in, tolerance=allowed)
-    beyond = _beyond_bound(apart, rounded.floor, of_kernels, rounded.tipped_held_out) if apart else None
-    return _mismatch("mismatch", beyond, noise) if beyond else judged
-
-
-def explained(rounded: Rounded, allowance: Allowance) -> bool:
-    """Whether :func:`judge` needs no more nudged weights: no output differs by more than the noise floor or these explain.
-
-    Args:
-        rounded: the outputs compared with those of the rounded weights in float32; each can be compared.
-        allowance: how much the outputs may differ.
-    """
-    allowed = allowance.tolerance.of_kernels
-    if allowance.tolerance.excess is None:  # the fixed limit decides
-        return True
-    if not _is_near(rounded.kernel, rounded, allowed.excess or 0.0, allowance) and not _tips(rounded.kernel, rounded.tipped):
-        return False
-    held_out = rounded.held_out
-    return held_out is None or _is_near(held_out, rounded, allowed.hard_bound, allowance) or _tips(held_out, rounded.tipped_held_out)
-
-
-def _is_near(apart: Comparison, rounded: Rounded, most: float, allowance: Allowance) -> bool:
-    return _Noise.of(apart, rounded.floor, allowance.dtype.kernels_in).excess <= most
-
-
-def judge_before_rounding(judged: Judgement, comparison: Comparison, allowance: Allowance) -> Judgement:
-    """The verdict on a precision that costs too much (``judged``), once the same graph has run in float32 before it was rounded.
-
-    If that is wrong already, no precision is to blame: a mismatch. The bound counts, as there is no task to tell more.
-
-    Args:
-        judged: a ``precision_loss``.
-        comparison: the outputs of the graph before its weights were rounded, compared with the reference's.
-        allowance: that of float32.
-    """
-    least = dataclasses.replace(allowance.tolerance, excess=None if allowance.tolerance.excess is None else allowance.tolerance.hard_bound)
-    before = judge(comparison, Placement(on_target=1.0, detail=""), dataclasses.replace(allowance, tolerance=least))
-    if before.status is Status.PASS or before.error_type == "precision_loss":
+        if compared is not None and (problem := incomparable(compared)) is not None:
+            return _unusable(compared, *problem, allowance, where)
+    noise = _Noise.of(comparison, allowance, twin)
+    if noise is None:
+        return _by_limit([(comparison, twin, ""), (held_out, held_out_twin, " on held-out inputs")], limit)
+    judged = _by_noise(noise, comparison, allowance.tolerance, task)
+    there = None if held_out is None else _Noise.of(held_out, allowance, held_out_twin)
+    if there is None:
         return judged
-    message = f"the graph is wrong before its weights are rounded: {before.message}"
-    return dataclasses.replace(judged, error_type=before.error_type, message=message)
-
-
-def judge_rounding(judged: Judgement, weight: str, steps: float) -> Judgement:
-    """The verdict on a precision that costs too much (``judged``), once its weights were compared with those that they were made from.
-
-    If one is more than a step away, it is the rounding that is wrong, and not the precision that costs too much: a mismatch.
-
-    Args:
-        judged: a ``precision_loss``.
-        weight: the name of the weight that is farthest away.
-        steps: how many of its own steps that is. Rounding takes at most half a step, and a whole one where a number is clipped.
-    """
-    if steps <= A_STEP:
+    if there.by_twin:
+        judged = dataclasses.replace(judged, quality_kernel_error=_error(there.output))
+    if judged.error_type == "mismatch" or there.excess <= there.bound:
         return judged
-    message = f"a weight is rounded wrong: {weight} is {steps:.3g} of its steps away from the one that it was made from"
-    return dataclasses.replace(judged, error_type="mismatch", message=message)
+    message = _difference(there.output, f"on held-out inputs {there.told}; at most {there.bound:g} times is allowed")
+    wrong = dataclasses.replace(judged, status=Status.MISMATCH, error_type="mismatch", message=message, approximate=None)
+    return dataclasses.replace(wrong, allowed=there.bound * there.floor(there.output.name), by_twin=there.by_twin, failing=())
 
 
 def misjudged(expected: Mapping[str, Array], placement: Placement, allowance: Allowance) -> str | None:
@@ -270,8 +202,13 @@ def misjudged(expected: Mapping[str, Array], placement: Placement, allowance: Al
     The expected outputs themselves are judged twice: shifted by a third of the allowed error, which must pass, and by three times as much,
     which must be a mismatch.
     """
+    tolerance, noise = allowance.tolerance, _Noise.of(compare(expected, expected), allowance, None)
+
+    def allowed(name: str) -> float:
+        return tolerance.relative_error if noise is None else min(tolerance.relative_error, noise.factor * noise.floor(name))
+
     for factor, wanted in ((1 / 3, Status.PASS), (3.0, Status.MISMATCH)):
-        shifted = {name: _shifted(array, factor * _allowed_error(name, allowance)) for name, array in expected.items()}
+        shifted = {name: _shifted(array, factor * allowed(name)) for name, array in expected.items()}
         found = judge(compare(shifted, expected), placement, allowance)
         if found.status is not wanted:
             return f"outputs with {factor:.2g} times the allowed error are judged {found.status.value}, not {wanted.value}"
@@ -288,132 +225,168 @@ def _shifted(array: Array, error: float) -> Array:
     return wide + signs * (error * size / math.sqrt(array.size))
 
 
-def differs(output: OutputRecord, allowance: Allowance) -> bool:
-    """Whether an output cannot be compared, or differs from the reference by more than is allowed without a look at the task."""
-    return output.parity is None or output.parity.relative_error > _allowed_error(output.name, allowance)
-
-
-def _allowed_error(name: str, allowance: Allowance) -> float:
-    """The largest relative L2 error of an output that passes without a task."""
-    tolerance, floor = allowance.tolerance, allowance.floor
-    if tolerance.excess is None or floor is None or not floor.outputs:
-        return tolerance.relative_error
-    return min(tolerance.relative_error, tolerance.excess * max(floor.outputs.get(name, 0.0), LEAST_FLOOR[allowance.dtype]))
-
-
-def _unusable_outputs(comparison: Comparison, allowance: Allowance, where: str = "") -> Judgement | None:
-    """The verdict on outputs that cannot be compared; None if they can. ``where`` ends the message."""
-    problem = incomparable(comparison)
-    if problem is None:
-        return None
-    if problem.error_type == "non_finite_output" and allowance.floor is not None and allowance.floor.overflows:
-        return _mismatch("precision_loss", f"{problem.message}{where}; the same happens in {allowance.dtype.value} on the CPU")
-    return dataclasses.replace(problem, message=f"{problem.message}{where}")
-
-
-def _beyond_bound(
-    held_out: Comparison, floors: Mapping[str, float], allowance: Allowance, tipped: Mapping[str, float] | None = None
-) -> str | None:
-    """Why the outputs on held-out inputs are wrong although those that are judged first are not; None if they are not wrong."""
-    noise, bound = _Noise.of(held_out, floors, allowance.dtype), allowance.tolerance.hard_bound
-    if noise.excess <= bound:
-        return None
-    more = _or_nudged((tipped or {}).get(noise.output.name))
-    return _difference(noise.output, f"on held-out inputs {_times(noise)}; at most {bound:g} times is allowed{more}")
-
-
-def _or_nudged(error: float | None) -> str:
-    """What else is allowed where nudged weights cause this error."""
-    return "" if error is None else f", or {TIPPED} times the {error:.3g} by which nudged weights move the output"
-
-
-def _tips(apart: Comparison, tipped: Mapping[str, float]) -> bool:
-    """Whether no output differs by more than inputs of products that are rounded to the neighboring step explain."""
-    return all(_error(output) <= TIPPED * tipped.get(output.name, 0.0) for output in apart.outputs)
-
-
-def incomparable(comparison: Comparison) -> Judgement | None:
-    """Why the outputs cannot be compared at all; None if they can."""
+def incomparable(comparison: Comparison) -> tuple[str, str] | None:
+    """Why the outputs cannot be compared at all, as the type of the error and its message; None if they can."""
     if comparison.not_finite:
-        return _mismatch("non_finite_output", f"NaN or infinity in {', '.join(comparison.not_finite)}")
+        return "non_finite_output", f"NaN or infinity in {', '.join(comparison.not_finite)}"
     if comparison.missing:
-        return _mismatch("missing_output", f"the target did not return {', '.join(comparison.missing)}")
+        return "missing_output", f"the target did not return {', '.join(comparison.missing)}"
     if comparison.reshaped:
-        return _mismatch("missing_output", f"other shapes than the reference: {'; '.join(comparison.reshaped)}")
+        return "missing_output", f"other shapes than the reference: {'; '.join(comparison.reshaped)}"
     if comparison.worst is None:
-        return _mismatch("missing_output", "no output could be compared with the reference")
+        return "missing_output", "no output could be compared with the reference"
     return None
+
+
+def _unusable(comparison: Comparison, error_type: str, message: str, allowance: Allowance, where: str) -> Judgement:
+    """The verdict on outputs that cannot be compared. ``where`` ends the message."""
+    message += where
+    if error_type == "non_finite_output" and allowance.floor is not None and allowance.floor.overflows:
+        error_type, message = "precision_loss", f"{message}; the same happens in {allowance.dtype.value} on the CPU"
+    limit = allowance.tolerance.relative_error
+    failing = tuple(output.name for output in comparison.outputs if output.parity is None or _error(output) > limit)
+    return Judgement(status=Status.MISMATCH, allowed=limit, failing=failing, error_type=error_type, message=message)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Noise:
-    """The output with the largest excess, its noise floor (``floor``, of ``unit``), and the largest floor of all outputs (``loss``).
+    """The comparison that decides, the noise floor of each output, never less than ``least``, and which multiples of it are allowed.
 
-    ``dtype`` is the precision under test, ``unit`` that of the floor.
+    ``unit`` is what the floor is called, ``factor`` what passes, and ``bound`` what may pass with a task.
     """
 
-    dtype: Dtype
-    unit: Dtype
+    comparison: Comparison
+    floors: Mapping[str, float]
+    least: float
+    unit: str
+    factor: float
+    bound: float
     loss: float
-    excess: float
-    output: OutputRecord
-    floor: float
-    against: str = ""
+    by_twin: bool
 
     @classmethod
-    def of(cls, comparison: Comparison, floors: Mapping[str, float], dtype: Dtype) -> _Noise:
-        def floor(output: OutputRecord) -> float:
-            return max(floors.get(output.name, 0.0), LEAST_FLOOR[dtype])
+    def of(cls, comparison: Comparison, allowance: Allowance, twin: Twin | None) -> _Noise | None:
+        """None if the floor is not known, or matrix.yaml has no multiple of it."""
+        dtype, factor, bound = allowance.dtype, allowance.tolerance.excess, allowance.tolerance.hard_bound
+        floors: Mapping[str, float] | None
+        if twin is None:
+            floors = None if allowance.floor is None else allowance.floor.outputs
+            unit, least = f"the noise floor of {dtype.value}", LEAST_FLOOR.get(dtype, 0.0)
+        elif dtype.quantizes_activations:
+            floors = {output.name: _error(output) for output in twin.loss.outputs}
+            unit, least, factor, bound = "what rounding costs", LEAST_FLOOR[dtype], TWO_ROUNDINGS, TWO_ROUNDINGS
+        else:
+            floors = twin.floor
+            unit, least = f"the noise floor of {dtype.kernels_in.value}", LEAST_FLOOR[dtype.kernels_in]
+        if not floors or factor is None:
+            return None
+        return cls(
+            comparison=comparison if twin is None else twin.apart,
+            floors=floors,
+            least=least,
+            unit=unit,
+            factor=factor,
+            bound=bound,
+            loss=max(floors.values()) if twin is None else _error(_worst_output(twin.loss)),
+            by_twin=twin is not None,
+        )
 
-        compared = [output for output in comparison.outputs if output.parity is not None]
-        worst = max(compared, key=lambda output: _error(output) / floor(output))
-        loss = max(floors.values(), default=0.0)
-        return cls(dtype=dtype, unit=dtype, loss=loss, excess=_error(worst) / floor(worst), output=worst, floor=floor(worst))
+    def floor(self, name: str) -> float:
+        return max(self.floors.get(name, 0.0), self.least)
 
-    @classmethod
-    def of_rounded(cls, rounded: Rounded, dtype: Dtype) -> _Noise:
-        noise = cls.of(rounded.kernel, rounded.floor, dtype.kernels_in)
-        loss = _error(_worst_output(rounded.loss))
-        return dataclasses.replace(noise, dtype=dtype, loss=loss, against="from its own rounded weights in float32 ")
+    @property
+    def output(self) -> OutputRecord:
+        """The output with the largest excess."""
+        compared = [output for output in self.comparison.outputs if output.parity is not None]
+        return max(compared, key=lambda output: _error(output) / self.floor(output.name))
 
+    @property
+    def excess(self) -> float:
+        return _error(self.output) / self.floor(self.output.name)
 
-def _by_floor(
-    noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None, *, tips: bool = False, nudged: float | None = None
-) -> Judgement:
-    """``tips``: the neighboring step explains the excess. ``nudged``: the error that it explains in the output with the largest excess."""
-    allowed = tolerance.excess or 0.0
-    if noise.excess <= allowed or tips:
-        reason = _unusable_precision(noise, worst, tolerance, task)
-        if reason is not None:
-            return _mismatch("precision_loss", reason, noise)
-        return Judgement(status=Status.PASS, loss=noise.loss, excess=noise.excess, approximate=False)
-    if noise.excess <= tolerance.hard_bound and task is not None and _done_as_well(task) and task.agreement >= SAME_ANSWERS:
-        return Judgement(status=Status.PASS, loss=noise.loss, excess=noise.excess, approximate=True)
-    how = f"{_times(noise)}; {allowed:g} times is allowed{_or_nudged(nudged)}"
-    return _mismatch("mismatch", _difference(noise.output, how), noise)
+    @property
+    def told(self) -> str:
+        against = "from its own rounded weights in float32 " if self.by_twin else ""
+        return f"{against}is {self.excess:.3g} times {self.unit} ({self.floor(self.output.name):.2g})"
 
 
-def _times(noise: _Noise) -> str:
-    return f"{noise.against}is {noise.excess:.3g} times the noise floor of {noise.unit.value} ({noise.floor:.2g})"
+def _by_noise(noise: _Noise, comparison: Comparison, tolerance: Tolerance, task: Task | None) -> Judgement:
+    judged = Judgement(
+        status=Status.PASS,
+        allowed=noise.factor * noise.floor(noise.output.name),
+        by_twin=noise.by_twin,
+        loss=noise.loss,
+        excess=noise.excess,
+        approximate=False,
+        kernel_error=_error(noise.output) if noise.by_twin else None,
+    )
+    if noise.excess <= noise.factor:
+        lost = _unusable_precision(noise, comparison, tolerance, task)
+        if lost is None:
+            return judged
+        failing = _above(comparison, lambda _: tolerance.relative_error)
+        wrong = dataclasses.replace(judged, status=Status.MISMATCH, error_type="precision_loss", message=lost, approximate=None)
+        return dataclasses.replace(wrong, allowed=tolerance.relative_error, by_twin=False, failing=failing)
+    if noise.excess <= noise.bound and task is not None and _as_well(task) and task.agreement >= SAME_ANSWERS:
+        return dataclasses.replace(judged, approximate=True)
+    failing = _above(noise.comparison, lambda name: noise.factor * noise.floor(name))
+    message = _difference(noise.output, f"{noise.told}; {noise.factor:g} times is allowed")
+    return dataclasses.replace(judged, status=Status.MISMATCH, error_type="mismatch", message=message, failing=failing, approximate=None)
 
 
-def _unusable_precision(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None) -> str | None:
+def _by_limit(compared: list[tuple[Comparison | None, Twin | None, str]], limit: float) -> Judgement:
+    """The verdict without a floor. ``compared`` are the outputs, and those on held-out inputs, each with its twin and where that is."""
+    twin = compared[0][1]
+    judged = Judgement(
+        status=Status.PASS,
+        allowed=limit,
+        loss=None if twin is None else _error(_worst_output(twin.loss)),
+        kernel_error=None if twin is None else _error(_worst_output(twin.apart)),
+    )
+    for comparison, beside, where in compared:
+        if comparison is None or _error(_worst_output(comparison)) <= limit:
+            continue
+        worst, error_type, same = _worst_output(comparison), "mismatch", ""
+        if beside is not None and _error(_worst_output(beside.apart)) <= limit:
+            error_type, same = "precision_loss", f"; {_same(_error(_worst_output(beside.loss)))}"
+        message = f"{_difference(worst, f'exceeds {limit:.3g}{where}')}{same}"
+        failing = _above(comparison, lambda _: limit)
+        return dataclasses.replace(judged, status=Status.MISMATCH, error_type=error_type, message=message, failing=failing)
+    return judged
+
+
+def _unusable_precision(noise: _Noise, comparison: Comparison, tolerance: Tolerance, task: Task | None) -> str | None:
     """Why the precision is too low for this model although the target computes correctly; None if it is not too low."""
-    same = f"the error is normal for {noise.dtype.value} ({noise.excess:.2g} times its noise floor on the CPU), so the target is not wrong"
-    if noise.against:
-        same = f"the rounded graph has an error of {noise.loss:.2g} in float32, too, so the kernels are not wrong"
-    if task is None:
+    same = f"the error is normal for it ({noise.excess:.2g} times {noise.unit}), so the target is not wrong"
+    if noise.by_twin:
+        same = _same(noise.loss)
+    as_well = None if task is None else _as_well(task)
+    if as_well is None:
+        worst = _worst_output(comparison)
+        few = "" if task is None else f"; {_told(task)}, which does not tell whether it does the task as well"
         over = _error(worst) > tolerance.relative_error
-        return f"{_difference(worst, f'exceeds {tolerance.relative_error:.3g}')}; {same}" if over else None
-    if _done_as_well(task):
+        return f"{_difference(worst, f'exceeds {tolerance.relative_error:.3g}')}; {same}{few}" if over else None
+    if as_well or task is None:
         return None
-    beside = f"the reference's is {task.reference:.3g}" if task.reference is not None else f"at least {SAME_ANSWERS:g} is required"
-    return f"{task.metric.replace('_', ' ')} is {task.value:.3g}, {beside}; {same}"
+    beside = "" if task.reference is None else f", the reference's is {task.reference:.3g}"
+    return f"{task.metric.replace('_', ' ')} is {task.value:.3g}{beside}: {_told(task)}; {same}"
 
 
-def _done_as_well(task: Task) -> bool:
-    """Whether the target does the task as well as the reference."""
-    return task.agreement >= SAME_ANSWERS if task.reference is None else task.reference <= task.high
+def _same(loss: float) -> str:
+    return f"the rounded graph has an error of {loss:.2g} in float32, too, so the kernels are not wrong"
+
+
+def _as_well(task: Task) -> bool | None:
+    return paired.as_well(lost=task.lost, gained=task.gained, count=task.answered)
+
+
+def _told(task: Task) -> str:
+    return f"of {task.answered} answers {task.lost} become wrong and {task.gained} right"
+
+
+def _above(comparison: Comparison, allowed: Callable[[str], float]) -> tuple[str, ...]:
+    """The outputs whose error exceeds what they are allowed, or that could not be compared."""
+    return tuple(output.name for output in comparison.outputs if output.parity is None or _error(output) > allowed(output.name))
 
 
 def _worst_output(comparison: Comparison) -> OutputRecord:
@@ -428,13 +401,3 @@ def _difference(output: OutputRecord, how: str) -> str:
     parity = output.parity
     more = f" (largest difference {parity.max_error:.3g}, cosine {parity.cosine:.6f})" if parity else ""
     return f"relative L2 error {_error(output):.3g} of {output.name} {how}{more}"
-
-
-def _mismatch(error_type: str, message: str, noise: _Noise | None = None) -> Judgement:
-    return Judgement(
-        status=Status.MISMATCH,
-        error_type=error_type,
-        message=message,
-        loss=noise.loss if noise else None,
-        excess=noise.excess if noise else None,
-    )

@@ -42,14 +42,15 @@ class Measured:
     largest logit. ``loss`` is the relative L2 error that the precision alone causes, ``excess`` the target's error as a multiple of it,
     ``approximate`` whether the cell passed only because the task is done as well (:mod:`hwmatrix.measure.verdict`).
 
-    Of a target that is compared with its own rounded weights in float32: ``kernel_error`` is its distance from these, a relative L2 error,
-    of the output whose excess is given, and ``nudged_error`` the most that weights which differ by eight roundings move this output by;
-    NULL: they did not run, as nothing was left to explain. ``quality_kernel_error`` and ``quality_nudged_error`` are the same on
-    the held-out examples (:class:`hwmatrix.measure.verdict.Kernels`). ``excess`` is then a multiple of the noise floor of float32.
+    ``allowed_error`` is the relative L2 error that the deciding output was allowed: from the reference, or from the twin if there is a
+    ``kernel_error``. That is the distance from the same graph with its rounded weights as float32 numbers, a relative L2 error;
+    ``quality_kernel_error`` is the same on the held-out examples. ``kernel_detail`` says why a target that rounds weights was not
+    compared with these.
 
     ``quality`` is the share of held-out examples of the model's task that are right here, with its 95 % interval, ``quality_reference``
     that of the reference on the same examples, NULL where its own answers count as right
-    (:class:`hwmatrix.models.learning.quality.Quality`). ``quality_error`` is the relative L2 error of the worst output over these examples.
+    (:class:`hwmatrix.models.learning.quality.Quality`). ``quality_lost`` is how many answers only the reference gets right,
+    ``quality_gained`` how many only the target. ``quality_error`` is the relative L2 error of the worst output over these examples.
     ``quality_detail`` names the task, or says why there is no such number.
 
     ``converged``: timing stopped because the confidence interval was narrow enough. ``timing_detail`` says why a cell that should have been
@@ -98,7 +99,8 @@ class Measured:
     excess: Amount | None = None
     approximate: bool | None = None
     kernel_error: Amount | None = None
-    nudged_error: Amount | None = None
+    kernel_detail: str | None = None
+    allowed_error: Amount | None = None
     quality_metric: str | None = None
     quality: Share | None = None
     quality_reference: Share | None = None
@@ -109,8 +111,9 @@ class Measured:
     quality_cosine: float | None = None
     quality_error: Amount | None = None
     quality_kernel_error: Amount | None = None
-    quality_nudged_error: Amount | None = None
     quality_inputs: Count | None = None
+    quality_lost: Count | None = None
+    quality_gained: Count | None = None
     quality_detail: str | None = None
     load_ms: Milliseconds | None = None
     prepare_ms: Milliseconds | None = None

@@ -95,26 +95,18 @@ class Tolerance:
     """How far outputs in a precision may be from the reference's, and why (:mod:`hwmatrix.measure.verdict`).
 
     ``excess`` and ``bound`` are multiples of a model's noise floor: up to ``excess`` its numbers are right, above ``bound`` they are wrong
-    whatever its task says. ``kernel_excess`` counts in place of both where a target is compared with its own rounded graph: a multiple of
-    the floor of float32; None: ``excess``. ``relative_error`` is the largest relative L2 error if the floor is not known, or ``excess`` is
-    None.
+    whatever its task says. ``relative_error`` is the largest relative L2 error if the floor is not known, or ``excess`` is None.
     """
 
     relative_error: float
     reason: str
     excess: float | None = None
     bound: float | None = None
-    kernel_excess: float | None = None
 
     @property
     def hard_bound(self) -> float:
         """The multiple of the noise floor above which a target is wrong: ``bound``, or ``excess`` if there is none."""
         return (self.excess or 0.0) if self.bound is None else self.bound
-
-    @property
-    def of_kernels(self) -> Tolerance:
-        """What is allowed between a target and its own rounded graph."""
-        return self if self.kernel_excess is None else dataclasses.replace(self, excess=self.kernel_excess, bound=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

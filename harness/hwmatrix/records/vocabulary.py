@@ -71,6 +71,11 @@ class Dtype(enum.StrEnum):
         """What a graph with rounded weights computes in: its own error is compared with the noise floor of this precision."""
         return Dtype.FLOAT16 if self is Dtype.INT4_FLOAT16 else Dtype.FLOAT32
 
+    @property
+    def quantizes_activations(self) -> bool:
+        """Whether values are quantized as the model runs, and not only its weights in advance."""
+        return self in {Dtype.A16W8, Dtype.A8W8, Dtype.INT8_DYNAMIC}
+
 
 class Instructions(enum.StrEnum):
     """Instruction sets that matter for models, of x86-64 and of ARM, by their names in Linux."""

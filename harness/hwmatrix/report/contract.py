@@ -143,9 +143,8 @@ class ParityEntry:
 
     ``kernel_error`` is not null if the target was compared with its own rounded weights in float32: its distance from these, a relative L2
     error, of the output whose excess is given. ``loss`` is then the error of those weights, and ``excess`` the distance as a multiple of
-    the noise floor of float32 (of ``int4_float16``: of float16). ``nudged_error`` is the most that weights which differ by eight roundings
-    move this output by: a distance of up to twice as much is allowed, too. It is null if they did not run: the noise
-    floor explains the distance, or the graph rounds nothing as it runs.
+    the noise floor of float32 (of ``int4_float16``: of float16) or, where activations are rounded too, of what rounding costs.
+    ``kernel_detail`` says why a target that rounds weights was not compared. ``allowed_error`` is the relative L2 error that was allowed.
     """
 
     relative_error: float | None
@@ -155,7 +154,8 @@ class ParityEntry:
     excess: float | None = None
     approximate: bool | None = None
     kernel_error: float | None = None
-    nudged_error: float | None = None
+    kernel_detail: str | None = None
+    allowed_error: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -165,8 +165,8 @@ class QualityEntry:
     ``value`` is the target's, ``reference`` the reference's on the same ``inputs``, ``interval`` the 95 % interval of ``value``.
     ``agreement`` is the share of answers that equal the reference's. ``kl`` is the mean divergence of its probabilities from the
     reference's in nats, null for embeddings; ``cosine`` the mean cosine between both outputs; ``relative_error`` the relative L2 error of
-    the worst output over all inputs. Without a ``metric``, ``detail`` says why there is none. ``kernel_error`` and ``nudged_error`` are
-    those of :class:`ParityEntry` on the held-out inputs.
+    the worst output over all inputs. Without a ``metric``, ``detail`` says why there is none. ``kernel_error`` is that of
+    :class:`ParityEntry` on the held-out inputs. ``lost`` answers are right only in the reference, ``gained`` only here.
     """
 
     metric: str | None
@@ -180,7 +180,8 @@ class QualityEntry:
     relative_error: float | None
     detail: str | None
     kernel_error: float | None = None
-    nudged_error: float | None = None
+    lost: int | None = None
+    gained: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

@@ -244,7 +244,8 @@ def _parity(cell: CellRow) -> ParityEntry | None:
         excess=cell.excess,
         approximate=cell.approximate,
         kernel_error=cell.kernel_error,
-        nudged_error=cell.nudged_error,
+        kernel_detail=cell.kernel_detail,
+        allowed_error=cell.allowed_error,
     )
 
 
@@ -263,7 +264,8 @@ def _quality(cell: CellRow) -> QualityEntry | None:
         relative_error=cell.quality_error,
         detail=cell.quality_detail,
         kernel_error=cell.quality_kernel_error,
-        nudged_error=cell.quality_nudged_error,
+        lost=cell.quality_lost,
+        gained=cell.quality_gained,
     )
 
 

@@ -19,7 +19,7 @@ from hwmatrix.faults.catalogue import classify, text_of
 from hwmatrix.measure import divergence, memory, parity, verdict
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.learning import quality
-from hwmatrix.records import Divergence, Dtype, Origin, Placement, Role, Stage, Status
+from hwmatrix.records import Divergence, Origin, Placement, Role, Stage, Status
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import generating
 from hwmatrix.runner.job import (
@@ -27,21 +27,23 @@ from hwmatrix.runner.job import (
     Judged,
     Progress,
     error,
-    judged_by_weights,
+    judged_found,
     judged_in,
     measure,
     memory_found,
     quality_found,
     take_samples,
     timed,
+    unless_it_fails,
 )
 from hwmatrix.targets.protocol import Target, target_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable
 
+    from hwmatrix.records import Dtype
     from hwmatrix.runner.job import Send
-    from hwmatrix.targets.protocol import Arrays, Compiling, InFloat, Rounding
+    from hwmatrix.targets.protocol import Arrays, Compiling, Rounding
 
 _WRONG_NUMBERS: Final = frozenset({"mismatch", "non_finite_output", "missing_output"})
 """Error types whose origin between the model's inputs and outputs can be traced."""
@@ -71,7 +73,7 @@ def _locate(progress: Progress, judged: Judged) -> None:
     try:
         trace = judged.target.trace(judged.bundle)
         if trace is not None:
-            found = divergence.locate(trace, judged.bundle.expected_arrays(), judged.tolerance.relative_error, within=judged.allowed)
+            found = divergence.locate(trace, judged.bundle.expected_arrays(), judged.allowed, same_graph=judged.by_twin)
             progress.diverges(found)
     except Exception as failure:  # noqa: BLE001 - a failed search does not change the verdict
         reason = str(failure) if isinstance(failure, TraceError) else f"{type(failure).__name__}: {failure}"
@@ -154,8 +156,8 @@ def _run_stages(job: CellJob, progress: Progress) -> Judged:
         error=problem,
         target=target,
         bundle=bundle,
-        tolerance=allowance.tolerance,
         allowed=judged.allowed,
+        by_twin=judged.by_twin,
         measure=measure_rest,
     )
 
@@ -179,23 +181,17 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
         task, held_out = _quality(answers, bundle, most)
         progress.found(**_task_findings(task, held_out, bundle.task_detail))
         target.feed(bundle.input_arrays())
-    rounds = verdict.incomparable(comparison) is None and allowance.dtype in descriptor_of(job.target.backend).rounds
-    if rounds:  # the target's own weights in float32 are compiled next, which may end the process
-        first = verdict.judge(comparison, placement, allowance, task, held_out)
-        progress.end(first.status, error=error(first.error_type, first.message or "") if first.error_type else None, final=False)
-    rounded = _rounded(cast("Rounding", target), bundle, outputs, answers, most, allowance) if rounds else None
-    judged = verdict.judge(comparison, placement, allowance, task, held_out, rounded=rounded)
-    if rounded is not None:
-        progress.found(**dataclasses.asdict(verdict.kernels(rounded, allowance)))
-    if rounded is not None and judged.error_type == "precision_loss":
-        judged = _judged_before_rounding(job, cast("Rounding", target), bundle, judged)
-    if rounded is not None and judged.error_type == "precision_loss":
-        judged = judged_by_weights(judged, cast("Rounding", target))
+    judged = verdict.judge(comparison, placement, allowance, task, held_out)
+    if verdict.incomparable(comparison) is None and allowance.dtype in descriptor_of(job.target.backend).rounds:
+        rounding = cast("Rounding", target)
+        found = unless_it_fails(lambda: _twins(rounding, bundle, outputs, answers, most, allowance.dtype), judged, progress)
+        if found is not None:
+            judged = verdict.judge(comparison, placement, allowance, task, held_out, twin=found[0], held_out_twin=found[1])
     if judged.status is Status.PASS and job.model.role is Role.CANARY_GOOD:
         reason = verdict.misjudged(bundle.expected_arrays(), placement, allowance)
         if reason is not None:
-            judged = verdict.Judgement(status=Status.MISMATCH, error_type="verdict_unreliable", message=reason)
-    progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate)
+            judged = verdict.Judgement(status=Status.MISMATCH, error_type="verdict_unreliable", allowed=judged.allowed, message=reason)
+    progress.found(**judged_found(judged))
     return judged
 
 
@@ -229,67 +225,24 @@ def _answers(outputs_of: Callable[[Arrays], dict[str, Any]], bundle: bundles.Bun
     return {name: np.concatenate(kept) for name, kept in answers.items()}
 
 
-def _rounded(  # noqa: PLR0917 - what a cell has at this point
-    target: Rounding,
-    bundle: bundles.Bundle,
-    outputs: dict[str, Any],
-    answers: dict[str, Any] | None,
-    most: int,
-    allowance: verdict.Allowance,
-) -> verdict.Rounded | None:
+def _twins(  # noqa: PLR0917 - what a cell has at this point
+    target: Rounding, bundle: bundles.Bundle, outputs: dict[str, Any], answers: dict[str, Any] | None, most: int, dtype: Dtype
+) -> tuple[verdict.Twin, verdict.Twin | None]:
     """The outputs, and the answers to held-out examples, compared with those of the rounded weights in float32.
 
-    None if the target cannot run these, or if their outputs cannot be compared.
+    Raises:
+        TwinError: these cannot run, or their outputs cannot be compared.
     """
-    in_float = target.in_float()
-    if in_float is None:
-        return None
-    given, expected = in_float.outputs(bundle.input_arrays()), bundle.expected_arrays()
-    kernel, loss = parity.compare(outputs, given), parity.compare(given, expected)
-    if verdict.incomparable(kernel) is not None or verdict.incomparable(loss) is not None:
-        return None
-    held_out = None if answers is None else _answers(in_float.outputs, bundle, most)
-    apart = None if answers is None or held_out is None else parity.compare(answers, held_out)
-    rounded = verdict.Rounded(kernel=kernel, loss=loss, floor=bundle.floor(allowance.dtype.kernels_in).outputs or {}, held_out=apart)
-    for draw in range(verdict.DRAWS):
-        nudged = None if verdict.explained(rounded, allowance) else in_float.nudged(draw)
-        if nudged is None:
-            break
-        rounded = dataclasses.replace(
-            rounded,
-            tipped=_tipped(in_float, nudged, [bundle.input_arrays()], rounded.tipped),
-            tipped_held_out=_tipped(in_float, nudged, _held_out_inputs(bundle), rounded.tipped_held_out),
-        )
-    return rounded
+    in_float, floor = target.in_float(), bundle.floor(dtype.kernels_in).outputs
+    twin = verdict.twin(outputs, in_float.outputs(bundle.input_arrays()), bundle.expected_arrays(), floor)
+    there = None if answers is None else _answers(in_float.outputs, bundle, most)
+    return twin, None if answers is None or there is None else verdict.twin(answers, there, _expected_answers(bundle, most), floor)
 
 
-def _judged_before_rounding(job: CellJob, target: Rounding, bundle: bundles.Bundle, judged: verdict.Judgement) -> verdict.Judgement:
-    """The verdict, once the graph has run as it was before its weights were rounded, if matrix.yaml has a tolerance for that."""
-    tolerance = job.tolerances.get(Dtype.FLOAT32)
-    before = target.before_rounding() if tolerance is not None else None
-    if tolerance is None or before is None:
-        return judged
-    compared = parity.compare(before.outputs(bundle.input_arrays()), bundle.expected_arrays())
-    allowance = verdict.Allowance(dtype=Dtype.FLOAT32, tolerance=tolerance, floor=bundle.floor(Dtype.FLOAT32))
-    return verdict.judge_before_rounding(judged, compared, allowance)
-
-
-def _held_out_inputs(bundle: bundles.Bundle) -> Iterator[Arrays]:
-    """The inputs of all held-out batches, also of those that a slow target does not run."""
+def _expected_answers(bundle: bundles.Bundle, most: int) -> dict[str, Any]:
+    """The reference's outputs on at most ``most`` batches of held-out examples."""
     held_out = bundle.held_out()
-    if held_out is not None:
-        for number in range(len(held_out.labels)):
-            yield {name: array[number] for name, array in held_out.inputs.items()}
-
-
-def _tipped(in_float: InFloat, nudged: InFloat, given: Iterable[Arrays], before: Mapping[str, float]) -> dict[str, float]:
-    """By output, the largest relative error that nudged weights cause with one of these inputs, or have caused before."""
-    most = dict(before)
-    for inputs in given:
-        for output in parity.compare(nudged.outputs(inputs), in_float.outputs(inputs)).outputs:
-            if output.parity is not None:
-                most[output.name] = max(most.get(output.name, 0.0), output.parity.relative_error)
-    return most
+    return {} if held_out is None else {name: np.concatenate(array[:most]) for name, array in held_out.expected.items()}
 
 
 def _quality(actual: dict[str, Any] | None, bundle: bundles.Bundle, most: int) -> tuple[quality.Quality | None, parity.Comparison | None]:
@@ -301,7 +254,7 @@ def _quality(actual: dict[str, Any] | None, bundle: bundles.Bundle, most: int) -
     if held_out is None or actual is None:
         return None, None
     count = min(most, len(held_out.labels))
-    expected = {name: np.concatenate(array[:count]) for name, array in held_out.expected.items()}
+    expected = _expected_answers(bundle, most)
     compared = parity.compare(actual, expected)
     if verdict.incomparable(compared) is not None:
         return None, compared

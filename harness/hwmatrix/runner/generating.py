@@ -27,12 +27,13 @@ from hwmatrix.runner.job import (
     Judged,
     Progress,
     error,
-    judged_by_weights,
+    judged_found,
     judged_in,
     memory_found,
     quality_found,
     take_samples,
     timed,
+    unless_it_fails,
 )
 from hwmatrix.targets.protocol import Generating, target_class
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.measure.parity import Comparison
     from hwmatrix.models.bundle import Generation, GenerationPrompt
-    from hwmatrix.records import MeasureRule, Placement, Tolerance
+    from hwmatrix.records import MeasureRule, Placement
     from hwmatrix.records.backends import Descriptor
     from hwmatrix.targets.protocol import GeneratingInFloat, RoundingGenerating
 
@@ -98,7 +99,7 @@ def run(job: CellJob, progress: Progress) -> Judged:
 
     progress.enter(Stage.COMPARE)
     allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerances[dtype], floor=found.floor(asked, dtype))
-    judged = _judged(found, asked, placement, allowance, task, descriptor, progress, job.tolerances.get(Dtype.FLOAT32))
+    judged = _judged(found, asked, placement, allowance, task, descriptor, progress)
     rule = job.rule if judged.computes_right else None
 
     def measure_rest(deadline: float) -> None:
@@ -115,7 +116,8 @@ def run(job: CellJob, progress: Progress) -> Judged:
         error=problem,
         target=target,
         bundle=bundle,
-        tolerance=allowance.tolerance,
+        allowed=judged.allowed,
+        by_twin=judged.by_twin,
         measure=measure_rest,
     )
 
@@ -128,62 +130,23 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
     task: quality.Quality | None,
     descriptor: Descriptor,
     progress: Progress,
-    in_float32: Tolerance | None,
 ) -> verdict.Judgement:
-    """Compare the logits of all steps with the reference's and, of rounded weights, with those of the same weights in float32.
-
-    If rounding costs too much, the graphs run as they were before, too; ``in_float32`` is the tolerance of that.
-    """
+    """Compare the logits of all steps with the reference's and, of rounded weights, with those of the same weights in float32."""
     compared = found.compared()
     progress.found(**(dataclasses.asdict(compared.worst) if compared.worst else {}))
-    rounds = allowance.dtype in descriptor.rounds and verdict.incomparable(compared) is None
-    if rounds:  # the target's own weights in float32 are compiled next, which may end the process
-        judged = verdict.judge(compared, placement, allowance, task)
-        progress.end(judged.status, error=error(judged.error_type, judged.message or "") if judged.error_type else None, final=False)
-    rounded = found.rounded(asked, allowance) if rounds else None
-    judged = verdict.judge(compared, placement, allowance, task, rounded=rounded)
-    if rounded is not None:
-        progress.found(**dataclasses.asdict(verdict.kernels(rounded, allowance)))
-    before = None
-    if rounded is not None and judged.error_type == "precision_loss" and in_float32 is not None:
-        allowed = verdict.Allowance(dtype=Dtype.FLOAT32, tolerance=in_float32, floor=found.floor(asked, Dtype.FLOAT32))
-        try:
-            before = found.before_rounding(allowed)
-        except _FailedPromptError as failure:
-            progress.found(loss=judged.loss, excess=judged.excess, cache_error=found.cache_error(), **failure.where)
-            kind = SPECIALIZED if descriptor.exports and failure.prompt not in {TRACED, PADDED} else "mismatch"
-            return dataclasses.replace(judged, error_type=kind, message=f"the graph is wrong before its weights are rounded: {failure}")
-        judged = judged if before is None else verdict.judge_before_rounding(judged, *before)
-    failed = judged.status not in {Status.PASS, Status.FALLBACK}
-    progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate, cache_error=found.cache_error())
-    if not failed:
-        return judged
-    if before is not None and judged.error_type != "precision_loss":
-        compared, allowance = before
-    elif rounded is not None and judged.error_type == "mismatch":  # the kernels are wrong, whatever rounding costs
-        floor = NoiseFloor(outputs=dict(rounded.floor))
-        allowance = verdict.Allowance(dtype=Dtype.FLOAT32, tolerance=allowance.tolerance.of_kernels, floor=floor)
-        compared = rounded.kernel
-    progress.found(**found.first_failing(compared, allowance))
-    if rounded is not None and judged.error_type == "precision_loss":
-        return judged_by_weights(judged, found.rounding)
+    judged = verdict.judge(compared, placement, allowance, task)
+    if allowance.dtype in descriptor.rounds and verdict.incomparable(compared) is None:
+        twin = unless_it_fails(lambda: found.twin(asked, allowance.dtype), judged, progress)
+        judged = judged if twin is None else verdict.judge(compared, placement, allowance, task, twin=twin)
+    progress.found(**judged_found(judged), cache_error=found.cache_error(), **found.first_failing(judged))
     if judged.error_type != "mismatch":
         return judged
-    return found.explained(judged, compared, allowance, exported=bool(descriptor.exports))
+    return found.explained(judged, exported=bool(descriptor.exports))
 
 
 def _check(descriptor: Descriptor) -> None:
     if descriptor.no_generation is not None:
         raise UnsupportedError(descriptor.no_generation, needs=("a cache of fixed size",), error_type="generation_unsupported")
-
-
-class _FailedPromptError(RuntimeError):
-    """Graphs in float32 raised an error. ``where`` is the prompt, the step and the component, by the fields of ``Measured``."""
-
-    def __init__(self, prompt: str, step: int, error: Exception) -> None:
-        super().__init__(f"step {step} after the {prompt} prompt fails: {type(error).__name__}: {error}")
-        self.prompt = prompt
-        self.where = {"failing_component": DECODE if step else PREFILL, "failing_step": step, "failing_prompt": prompt}
 
 
 class _Found:
@@ -198,11 +161,6 @@ class _Found:
         self._where = (Stage.PREFILL, PREFILL, 0, TRACED)
         self.first_ms: float | None = None
         self.took_s: dict[str, float] = {}
-
-    @property
-    def rounding(self) -> RoundingGenerating:
-        """The target, in a precision that rounds weights."""
-        return cast("RoundingGenerating", self._target)
 
     def force(self, prompt: GenerationPrompt, name: str) -> None:
         """Generate with the prompt's continuation forced, and keep the logits and how long that took."""
@@ -253,59 +211,25 @@ class _Found:
         """The logits of all steps compared with the reference's, each step as an output of its own."""
         return parity.compare(_by_step(self._logits), _by_step(self._expected))
 
-    def rounded(self, asked: Generation, allowance: verdict.Allowance) -> verdict.Rounded | None:
+    def twin(self, asked: Generation, dtype: Dtype) -> verdict.Twin:
         """The logits of all steps compared with those of the rounded weights in float32.
 
-        None if the target cannot generate with these, or if their logits cannot be compared.
-        """
-        in_float = self.rounding.generator_in_float()
-        if in_float is None:
-            return None
-        given = self._forced_by(in_float)
-        kernel, loss = parity.compare(_by_step(self._logits), given), parity.compare(given, _by_step(self._expected))
-        if verdict.incomparable(kernel) is not None or verdict.incomparable(loss) is not None:
-            return None
-        floor = self.floor(asked, allowance.dtype.kernels_in)
-        rounded = verdict.Rounded(kernel=kernel, loss=loss, floor=(floor.outputs if floor is not None else None) or {})
-        most = 0.0
-        for draw in range(verdict.DRAWS):
-            nudged = None if verdict.explained(rounded, allowance) else in_float.nudged(draw)
-            if nudged is None:
-                break
-            tipped = parity.compare(self._forced_by(nudged), given).outputs
-            most = max([most, *(output.parity.relative_error for output in tipped if output.parity is not None)])
-            rounded = dataclasses.replace(rounded, tipped=dict.fromkeys(given, most))
-        return rounded
-
-    def before_rounding(self, allowance: verdict.Allowance) -> tuple[Comparison, verdict.Allowance] | None:
-        """The logits of all steps of the graphs as they were before their weights were rounded, compared with the reference's.
-
-        With them comes how much they may differ. None if these graphs are the reference's own model.
-
         Raises:
-            _FailedPromptError: they fail.
+            TwinError: these cannot generate, or their logits cannot be compared.
         """
-        before = self.rounding.generator_before_rounding()
-        return None if before is None else (parity.compare(self._forced_by(before), _by_step(self._expected)), allowance)
+        given = self._forced_by(cast("RoundingGenerating", self._target).generator_in_float())
+        floor = self.floor(asked, dtype.kernels_in)
+        return verdict.twin(_by_step(self._logits), given, _by_step(self._expected), None if floor is None else floor.outputs)
 
     def _forced_by(self, in_float: GeneratingInFloat) -> dict[str, Array]:
-        """The logits of all steps that this generates for the same prompts.
-
-        Raises:
-            _FailedPromptError: it cannot.
-        """
+        """The logits of all steps that this generates for the same prompts."""
         found: dict[str, list[Array]] = {}
         for name, prompt in self._prompts.items():
             if name == _AGAIN:
                 found[name] = found[TRACED]
                 continue
             kept = found.setdefault(name, [])
-            try:
-                in_float.generate(prompt, lambda _number, logits, kept=kept: kept.append(logits()), forced=True)  # type: ignore[misc]
-            except MemoryError:
-                raise
-            except Exception as error:
-                raise _FailedPromptError(name, len(kept), error) from error
+            in_float.generate(prompt, lambda _number, logits, kept=kept: kept.append(logits()), forced=True)  # type: ignore[misc]
         return _by_step(found)
 
     def floor(self, asked: Generation, dtype: Dtype) -> NoiseFloor | None:
@@ -319,16 +243,16 @@ class _Found:
         outputs = {_output(name, number): largest for name, steps in self._logits.items() for number in range(len(steps))}
         return dataclasses.replace(known, outputs=outputs)
 
-    def first_failing(self, compared: Comparison, allowance: verdict.Allowance) -> dict[str, Any]:
+    def first_failing(self, judged: verdict.Judgement) -> dict[str, Any]:
         """The prompt, the step and the component whose logits are the first that differ too much, by the fields of ``Measured``."""
-        for name, number in self._wrong(compared, allowance):
+        for name, number in self._wrong(judged):
             component = DECODE if number else PREFILL
             return {"failing_component": component, "failing_step": number, "failing_prompt": name}
         return {}
 
-    def _wrong(self, compared: Comparison, allowance: verdict.Allowance) -> list[tuple[str, int]]:
+    def _wrong(self, judged: verdict.Judgement) -> list[tuple[str, int]]:
         """The prompts and steps whose logits differ too much, in the order in which they were computed."""
-        wrong = {output.name for output in compared.outputs if verdict.differs(output, allowance)}
+        wrong = {*judged.failing}
         return [(name, number) for name, steps in self._logits.items() for number in range(len(steps)) if _output(name, number) in wrong]
 
     def stays_right(self, first: GenerationPrompt) -> bool:
@@ -354,11 +278,9 @@ class _Found:
             return None
         return _relative_error(self._logits[TRACED][-1], without[0])
 
-    def explained(
-        self, judged: verdict.Judgement, compared: Comparison, allowance: verdict.Allowance, *, exported: bool
-    ) -> verdict.Judgement:
+    def explained(self, judged: verdict.Judgement, *, exported: bool) -> verdict.Judgement:
         """A mismatch with its kind, where the prompts tell it: a fault of the cache, or an export for one length."""
-        wrong = self._wrong(compared, allowance)
+        wrong = self._wrong(judged)
         names = {name for name, _ in wrong}
         last = (TRACED, len(self._logits[TRACED]) - 1)
         if last in wrong and (TRACED, 0) not in wrong and UNCACHED in self._logits and UNCACHED not in names:

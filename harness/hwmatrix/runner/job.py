@@ -6,10 +6,10 @@ import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from hwmatrix.errors import UnsupportedError
-from hwmatrix.measure import cores, latency, verdict, yardstick
+from hwmatrix.errors import TwinError, UnsupportedError
+from hwmatrix.measure import cores, latency, yardstick
 from hwmatrix.models.bundle import Bundle
 from hwmatrix.models.onnx_export import is_kept
 from hwmatrix.records import (
@@ -27,14 +27,15 @@ from hwmatrix.records import (
 from hwmatrix.targets.protocol import Target
 
 if TYPE_CHECKING:
-    from hwmatrix.measure import memory
+    from hwmatrix.measure import memory, verdict
     from hwmatrix.models.learning.quality import Quality
     from hwmatrix.records import Settings
-    from hwmatrix.targets.protocol import DeviceUse, Rounding, RoundingGenerating
+    from hwmatrix.targets.protocol import DeviceUse
 
     Send = Callable[[dict[str, Any]], None]
 
 
+_Compared = TypeVar("_Compared")
 _MEASURED_WITHIN: Final = 0.9
 """The share of a cell's time limit in which it measures."""
 
@@ -71,17 +72,17 @@ class CellJob:
 class Judged:
     """A cell whose verdict is known, and what is left to do: tracing a mismatch, or measuring.
 
-    ``allowed`` is how far the target may be from its own rounded weights in float32 if it is wrong there. ``measure`` measures what is
-    left, until a time of ``time.perf_counter``.
+    ``allowed`` is the relative L2 error that was allowed, ``by_twin`` whether from the target's own rounded weights in float32.
+    ``measure`` measures what is left, until a time of ``time.perf_counter``.
     """
 
     status: Status
     error: dict[str, Any] | None
     target: Target
     bundle: Bundle
-    tolerance: Tolerance
+    allowed: float
+    by_twin: bool
     measure: Callable[[float], None]
-    allowed: float | None = None
 
 
 class Progress:
@@ -167,10 +168,33 @@ def take_samples(
     return timing
 
 
-def judged_by_weights(judged: verdict.Judgement, target: Rounding | RoundingGenerating) -> verdict.Judgement:
-    """The verdict on a precision that costs too much, once its weights were compared with those that they were made from."""
-    weight = target.farthest_weight()
-    return judged if weight is None else verdict.judge_rounding(judged, weight.name, weight.steps)
+def unless_it_fails(compare: Callable[[], _Compared], judged: verdict.Judgement, progress: Progress) -> _Compared | None:
+    """Compare a target with its own rounded weights in float32; None if that fails: the row says why, even if it ends the process.
+
+    This comparison is ours: whatever it raises is not the target's failure. Before it begins, the verdict without it is sent.
+    """
+    progress.found(kernel_detail="the same weights in float32 ended the process", **judged_found(judged))
+    progress.end(judged.status, error=error(judged.error_type, judged.message or "") if judged.error_type else None, final=False)
+    try:
+        compared = compare()
+    except Exception as failure:  # noqa: BLE001 - whatever it raises is recorded
+        reason = str(failure) if isinstance(failure, TwinError) else f"{type(failure).__name__}: {failure}"
+        progress.found(kernel_detail=reason)
+        return None
+    progress.found(kernel_detail=None)
+    return compared
+
+
+def judged_found(judged: verdict.Judgement) -> dict[str, Any]:
+    """What a verdict was made from, by the fields of ``Measured``."""
+    return {
+        "loss": judged.loss,
+        "excess": judged.excess,
+        "approximate": judged.approximate,
+        "allowed_error": judged.allowed,
+        "kernel_error": judged.kernel_error,
+        "quality_kernel_error": judged.quality_kernel_error,
+    }
 
 
 def judged_in(job: CellJob, reported: Dtype | None) -> Dtype:
@@ -218,6 +242,8 @@ def quality_found(found: Quality, detail: str) -> dict[str, Any]:
         "quality_kl": found.kl,
         "quality_cosine": found.cosine,
         "quality_inputs": found.inputs,
+        "quality_lost": found.lost,
+        "quality_gained": found.gained,
         "quality_detail": detail,
     }
 

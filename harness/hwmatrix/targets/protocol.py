@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hwmatrix.models.operator_tests import OperatorTest
     from hwmatrix.records import Dtype, Placement, Prepared, Settings
     from hwmatrix.records.traces import Trace
-    from hwmatrix.targets.steps import RoundedWeight
 
     Array = np.ndarray[Any, Any]
     Arrays = Mapping[str, Array]
@@ -171,17 +170,10 @@ class Compiling(Target, Protocol):
 
 
 class InFloat(Protocol):
-    """A graph of a target, with its rounded weights as float32 numbers or as it was before, computed by kernels for float32."""
+    """A graph of a target with its rounded weights as float32 numbers, computed by kernels for float32: its twin."""
 
     def outputs(self, inputs: Arrays) -> dict[str, Array]:
         """Run once. Return host arrays by the reference's output names, as :meth:`Target.outputs` does."""
-
-    def nudged(self, draw: int) -> InFloat | None:
-        """Prepare the same graph with weights that differ by a few roundings of float32. Each number of a draw stands for other ones.
-
-        Where the inputs of products are rounded as the model runs, one beside the middle of two steps then becomes the other step. None if
-        no input is rounded, or if the target's own kernels compute this graph in the same order.
-        """
 
 
 class Rounding(Target, Protocol):
@@ -190,14 +182,12 @@ class Rounding(Target, Protocol):
     Its descriptor says in which precisions (``rounds``).
     """
 
-    def in_float(self) -> InFloat | None:
-        """Prepare that graph. Called after the first run; None if some weight of the graph cannot be read back."""
+    def in_float(self) -> InFloat:
+        """Prepare that graph. Called after the first run.
 
-    def before_rounding(self) -> InFloat | None:
-        """Prepare the graph as it was before its weights were rounded. None if that is the reference's own model."""
-
-    def farthest_weight(self) -> RoundedWeight | None:
-        """The rounded weight that is most steps away from the one that it was made from, at last. None if none can be compared."""
+        Raises:
+            TwinError: some weight cannot be read back, or it is not known what the runtime rounds.
+        """
 
 
 class Generating(Target, Protocol):
@@ -235,13 +225,10 @@ class Generating(Target, Protocol):
 
 
 class GeneratingInFloat(Protocol):
-    """What a target generates with, with its rounded weights as float32 numbers or as it was before, by kernels for float32."""
+    """What a target generates with, with its rounded weights as float32 numbers, by kernels for float32."""
 
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> tuple[int, ...] | None:
         """As :meth:`Generating.generate`."""
-
-    def nudged(self, draw: int) -> GeneratingInFloat | None:
-        """As :meth:`InFloat.nudged`."""
 
 
 class RoundingGenerating(Generating, Protocol):
@@ -250,14 +237,12 @@ class RoundingGenerating(Generating, Protocol):
     Its descriptor says in which precisions (``rounds``, without ``forward_only``).
     """
 
-    def generator_in_float(self) -> GeneratingInFloat | None:
-        """Prepare that. Called after all prompts; None if some weight cannot be read back."""
+    def generator_in_float(self) -> GeneratingInFloat:
+        """Prepare that. Called after all prompts.
 
-    def generator_before_rounding(self) -> GeneratingInFloat | None:
-        """As :meth:`Rounding.before_rounding`, to generate."""
-
-    def farthest_weight(self) -> RoundedWeight | None:
-        """As :meth:`Rounding.farthest_weight`."""
+        Raises:
+            TwinError: as for :meth:`Rounding.in_float`.
+        """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -88,7 +88,6 @@ def test_the_projects_own_file_is_valid() -> None:
     [
         ("version: 1", "version: 1\ntarget: {}", "matrix.yaml:2: unknown key 'target' at target (did you mean 'targets'?"),
         ("{batch: 1}", "{bach: 1}", "matrix.yaml:3: unknown key 'bach' at sizes.tiny.bach (did you mean 'batch'?"),
-        ("reason: rounding", "reason: r, kernel_excess: 9", "matrix.yaml:6: tolerances.float32 has kernel_excess without excess"),
         ("reason: rounding", "reason: r, why: x", "matrix.yaml:6: unknown key 'why' at tolerances.float32.why (allowed: bound, excess"),
         ("image: cpu", "image: cpu, option: {}", "matrix.yaml:8: unknown key 'option' at targets.cpu.option (did you mean 'options'?"),
         ("    class:", "    klass: X\n    class:", "matrix.yaml:13: unknown key 'klass' at models.bert.klass (did you mean 'class'?"),

@@ -204,6 +204,6 @@ def test_a_graph_with_rounded_weights_is_compared_with_itself_alone() -> None:
     model = {"logits": off("z", 0.4)}
     assert locate(trace(b=0.05, y=0.04, z=0.03), model, 0.2).origin is Origin.GRAPH
     assert locate(trace(b=0.05, y=0.04, z=0.03), {"logits": RIGHT["z"]}, 0.2).origin is Origin.FUSED
-    found = locate(trace(a=1e-6, b=0.05, y=0.04, z=0.03), model, 0.2, within=1e-3)
+    found = locate(trace(a=1e-6, b=0.05, y=0.04, z=0.03), model, 1e-3, same_graph=True)
     assert (found.origin, found.at, found.operator) == (Origin.STEP, "second", "Softmax")
-    assert locate(trace(z=1e-4), model, 0.2, within=1e-3).origin is Origin.FUSED
+    assert locate(trace(z=1e-4), model, 1e-3, same_graph=True).origin is Origin.FUSED

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hwmatrix.errors import CellFailure, CrashedError, UnmakableError, UnsupportedError
+from hwmatrix.errors import CellFailure, CrashedError, TwinError, UnmakableError, UnsupportedError
 from hwmatrix.measure import verdict, yardstick
 from hwmatrix.models.bundle import Generation, GenerationPrompt
 from hwmatrix.records import Dtype, MeasureRule, NoiseFloor, Placement, Tolerance
 from hwmatrix.runner import generating
 from hwmatrix.runner.job import Progress
-from hwmatrix.targets.steps import RoundedWeight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -210,26 +209,11 @@ def test_an_error_is_a_fault_of_the_export_only_if_the_traced_prompt_is_right_ag
 
 
 class Rounded:
-    """A target that multiplies the expected logits by a number for each prompt (it fails where there is none), another one with its weights
-    in float32, and a third as it was before its weights were rounded.
-    """
+    """A target that multiplies the expected logits by a number for each prompt, and another one with its weights in float32."""
 
-    def __init__(
-        self,
-        own: dict[str, float],
-        in_float: dict[str, float] | None = None,
-        before: dict[str, float] | None = None,
-        nudged: tuple[float, ...] = (),
-    ) -> None:
+    def __init__(self, own: dict[str, float], in_float: dict[str, float] | None = None) -> None:
         self.own = own
         self.float = in_float
-        self.before = before
-        self.moved = nudged
-        self.steps: float | None = None
-
-    def farthest_weight(self) -> RoundedWeight | None:
-        """A weight that is so many steps away from the one that it was made from."""
-        return None if self.steps is None else RoundedWeight(name="layer.weight", steps=self.steps)
 
     def generate(self, asked: GenerationPrompt, on_step: Callable[[int, Any], None], *, forced: bool) -> None:
         """Give the expected logits times the number of the prompt, from the second step on."""
@@ -240,81 +224,33 @@ class Rounded:
             scaled = logits * (self.own[asked.name] if number else 1.0)
             on_step(number, lambda scaled=scaled: scaled)
 
-    def generator_in_float(self) -> Rounded | None:
+    def generator_in_float(self) -> Rounded:
         """The other one."""
-        return None if self.float is None else Rounded(self.float, nudged=self.moved)
-
-    def generator_before_rounding(self) -> Rounded | None:
-        """The third one."""
-        return None if self.before is None else Rounded(self.before)
-
-    def nudged(self, draw: int) -> Rounded | None:
-        """One that is further away: how far depends on the draw."""
-        return Rounded({name: factor * self.moved[draw] for name, factor in self.own.items()}) if self.moved else None
+        if self.float is None:
+            raise TwinError("no constants")
+        return Rounded(self.float)
 
 
 @pytest.mark.parametrize(
-    ("own", "in_float", "before", "nudged", "error_type", "step", "prompt", "exported"),
+    ("own", "in_float", "error_type", "exported"),
     [
-        (1.05, 1.05, 1.05, (), None, None, None, False),  # rounding costs less than is allowed, and the kernels are right
-        (1.3, 1.3, None, (), "precision_loss", 1, "longer", False),  # it costs more than is allowed
-        (1.3, 1.3, 1.00001, (), "precision_loss", 1, "longer", False),  # and the graph was right before
-        (1.3, 1.3, 1.3, (), "mismatch", 1, "longer", False),  # it was wrong before
-        (1.3, 1.3, 1.01, (), "shape_specialized", 1, "longer", True),  # and an export is right for one length
-        (1.3, 1.3, math.nan, (), "shape_specialized", 1, "longer", True),  # or fails
-        (1.3, 1.3, math.nan, (), "mismatch", 1, "longer", False),
-        (1.05, 1.0, 1.0, (), "mismatch", 1, "longer", False),  # the kernels are wrong, by less than rounding may cost
-        (1.05, 1.0, 1.0, (1.04,), None, None, None, False),  # inputs that are rounded to the neighbouring step explain it
-        (1.05, 1.0, 1.0, (1.001, 1.04, 1.0), None, None, None, False),  # in one of several draws
-        (1.05, 1.0, 1.0, (1.001, 1.0, 1.001, 1.0, 1.04), "mismatch", 1, "longer", False),  # in none of the four that are made
-        (1.05, None, None, (), None, None, None, False),  # there is nothing to compare with: the fixed limit decides
-        (1.3, None, None, (), "mismatch", 1, "longer", False),
+        (1.05, 1.05, None, False),  # rounding costs less than is allowed, and the kernels are right
+        (1.3, 1.3, "precision_loss", True),  # it costs more than is allowed
+        (1.05, 1.0, "mismatch", False),  # the kernels are wrong, by less than rounding may cost
+        (1.05, 1.0, "shape_specialized", True),  # and an export is right for one length
+        (1.05, math.nan, None, False),  # the graph fails in float32
+        (1.05, None, None, False),  # there is nothing to compare with: the fixed limit decides
+        (1.3, None, "mismatch", False),
     ],
 )
-def test_rounded_weights_are_compared_twice(  # noqa: PLR0917 - a row of the table
-    own: float,
-    in_float: float | None,
-    before: float | None,
-    nudged: tuple[float, ...],
-    error_type: str | None,
-    step: int | None,
-    prompt: str | None,
-    *,
-    exported: bool,
-) -> None:
-    judged, kept = judged_twice(own, in_float, before, nudged, exported=exported)
-    assert judged.error_type == error_type
-    if error_type is not None:
-        assert (kept.facts["failing_step"], kept.facts["failing_prompt"]) == (step, prompt)
-    if in_float is not None:
-        assert judged.loss == pytest.approx(in_float - 1.0, abs=1e-6)
-        assert judged.excess is not None
-        assert (judged.excess > 8.0) is (own != in_float)
-        assert kept.facts["kernel_error"] == pytest.approx(abs(own / in_float - 1), abs=1e-6)
-        assert kept.facts["nudged_error"] == (pytest.approx(max(nudged[:4]) - 1, rel=1e-3) if nudged else None)
-
-
-@pytest.mark.parametrize(("steps", "error_type"), [(0.5, "precision_loss"), (3.0, "mismatch")])
-def test_weights_that_cost_too_much_are_compared_with_those_that_they_were_made_from(steps: float, error_type: str) -> None:
-    judged, kept = judged_twice(1.3, 1.3, 1.00001, (), exported=True, steps=steps)
-    assert judged.error_type == error_type
-    assert ("a weight is rounded wrong: layer.weight is 3 of its steps" in (judged.message or "")) is (error_type == "mismatch")
-    assert (kept.facts["failing_step"], kept.facts["failing_prompt"]) == (1, "longer")
-
-
-def judged_twice(
-    own: float, in_float: float | None, before: float | None, nudged: tuple[float, ...], *, exported: bool, steps: float | None = None
-) -> tuple[verdict.Judgement, Kept]:
-    """The verdict on a target whose logits of the second prompt are the expected ones times ``own``, and the facts."""
+def test_rounded_weights_are_compared_twice(own: float, in_float: float | None, error_type: str | None, *, exported: bool) -> None:
     prompts = [
         GenerationPrompt(name=name, inputs={}, tokens=np.zeros((1, 3), np.int64), logits=np.ones((3, 1, 7), np.float32))
         for name in ("traced", "longer")
     ]
-    of_float, of_before = (None if factor is None else {"traced": 1.0, "longer": factor} for factor in (in_float, before))
-    if before is not None and math.isnan(before):
-        of_before = {"traced": 1.0}
-    target: Any = Rounded({"traced": 1.0, "longer": own}, of_float, of_before, nudged)
-    target.steps = steps
+    fails = in_float is not None and math.isnan(in_float)
+    of_float = None if in_float is None else {"traced": 1.0} | ({} if fails else {"longer": in_float})
+    target: Any = Rounded({"traced": 1.0, "longer": own}, of_float)
     kept = Kept()
     progress: Any = kept
     found = generating._Found(target, progress)
@@ -322,11 +258,19 @@ def judged_twice(
         found.force(each, each.name)
     floor = NoiseFloor(outputs={str(number): 1e-6 for number in range(3)})
     asked = Generation(forced=tuple(prompts), free=(), floors={Dtype.FLOAT32: floor})
-    tolerance = Tolerance(relative_error=0.2, reason="a test", excess=8.0, bound=100.0, kernel_excess=8.0)
-    allowance = verdict.Allowance(dtype=Dtype.INT8, tolerance=tolerance)
+    allowance = verdict.Allowance(dtype=Dtype.INT8, tolerance=Tolerance(relative_error=0.2, reason="a test", excess=8.0, bound=100.0))
     descriptor: Any = types.SimpleNamespace(rounds=(Dtype.INT8,), exports=("an exporter",) if exported else ())
-    judged = generating._judged(found, asked, Placement(on_target=1.0, detail=""), allowance, None, descriptor, progress, tolerance)
-    return judged, kept
+    judged = generating._judged(found, asked, Placement(on_target=1.0, detail=""), allowance, None, descriptor, progress)
+    assert judged.error_type == error_type
+    if error_type is not None:
+        assert (kept.facts["failing_step"], kept.facts["failing_prompt"]) == (1, "longer")
+    if in_float is None or fails:
+        assert kept.facts["kernel_detail"] == ("IndexError: there is no such step" if fails else "no constants")
+        assert judged.kernel_error is None
+    else:
+        assert kept.facts["kernel_detail"] is None
+        assert judged.loss == pytest.approx(in_float - 1.0, abs=1e-6)
+        assert kept.facts["kernel_error"] == pytest.approx(abs(own / in_float - 1), abs=1e-6)
 
 
 def test_an_exported_graph_is_asked_only_what_transformers_does_in_passes() -> None:

@@ -1,4 +1,4 @@
-"""A forward cell with rounded weights: how often they are nudged, and what that explains."""
+"""A forward cell with rounded weights: how it is compared with these in float32, and that it outlives this comparison."""
 
 from __future__ import annotations
 
@@ -10,36 +10,24 @@ import pytest
 
 pytest.importorskip("duckdb")
 
-from hwmatrix.measure import verdict
-from hwmatrix.records import Dtype, NoiseFloor, Status, Tolerance
+from hwmatrix.errors import TwinError
+from hwmatrix.measure import parity, verdict
+from hwmatrix.records import Dtype, NoiseFloor, Placement, Status, Tolerance
 from hwmatrix.runner import cell
+from hwmatrix.runner.job import Progress, unless_it_fails
 
 LOGITS = np.linspace(1.0, 2.0, 8, dtype=np.float32).reshape(1, 8)
 GIVEN = {"input_ids": np.arange(8)}
 HELD_OUT = {"input_ids": np.arange(8, 16)}
-
-
-class InFloat:
-    """A graph with its rounded weights in float32, and others that each draw moves: by so much on its inputs, by half of it held out."""
-
-    def __init__(self, moves: tuple[float, ...], moved: float = 0.0) -> None:
-        self.moves = moves
-        self.moved = moved
-        self.drawn = 0
-
-    def outputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        share = 1.0 if inputs["input_ids"][0] == 0 else 0.5
-        return {"logits": LOGITS * (1 + share * self.moved)}
-
-    def nudged(self, draw: int) -> InFloat | None:
-        assert draw == self.drawn, "one after the other"
-        self.drawn += 1
-        return InFloat((), self.moves[draw]) if self.moves else None
+TOLERANCE = Tolerance(relative_error=0.1, reason="a test", excess=8.0)
 
 
 def bundle_of() -> Any:
     held_out = types.SimpleNamespace(
-        answers=types.SimpleNamespace(outputs=("logits",)), labels=[0], inputs={name: array[None] for name, array in HELD_OUT.items()}
+        answers=types.SimpleNamespace(outputs=("logits",)),
+        labels=[0],
+        inputs={name: array[None] for name, array in HELD_OUT.items()},
+        expected={"logits": LOGITS[None]},
     )
     return types.SimpleNamespace(
         input_arrays=lambda: GIVEN,
@@ -49,29 +37,39 @@ def bundle_of() -> Any:
     )
 
 
+def target_of(outputs: Any) -> Any:
+    return types.SimpleNamespace(in_float=lambda: types.SimpleNamespace(outputs=outputs))
+
+
 @pytest.mark.parametrize(
-    ("off", "held_off", "moves", "drawn", "status"),
-    [
-        (4e-6, 4e-6, (9.0,), 0, Status.PASS),  # the noise floor explains it: nothing is drawn
-        (1e-3, 0.0, (6e-4,), 1, Status.PASS),
-        (1e-3, 0.0, (1e-4, 1e-5, 6e-4), 3, Status.PASS),
-        (1e-3, 0.0, (1e-4, 2e-4, 4e-4, 1e-4), 4, Status.MISMATCH),
-        (0.0, 1e-3, (1.2e-3,), 1, Status.PASS),  # on held-out inputs, it moves by half of that
-        (0.0, 1e-3, (6e-4, 6e-4, 6e-4, 6e-4), 4, Status.MISMATCH),
-        (1e-3, 0.0, (), 1, Status.MISMATCH),  # the graph rounds no input
-    ],
+    ("off", "held_off", "status"), [(4e-6, 4e-6, Status.PASS), (1e-3, 0.0, Status.MISMATCH), (0.0, 1e-3, Status.MISMATCH)]
 )
-def test_weights_are_nudged_until_that_explains_the_difference(
-    off: float, held_off: float, moves: tuple[float, ...], drawn: int, status: Status
-) -> None:
-    in_float = InFloat(moves)
-    target: Any = types.SimpleNamespace(in_float=lambda: in_float)
-    tolerance = Tolerance(relative_error=0.1, reason="a test", excess=8.0, bound=100.0, kernel_excess=8.0)
-    allowance = verdict.Allowance(dtype=Dtype.A8W8, tolerance=tolerance)
-    answers = {"logits": LOGITS * (1 + held_off)}
-    rounded = cell._rounded(target, bundle_of(), {"logits": LOGITS * (1 + off)}, answers, 1, allowance)
-    assert rounded is not None
-    assert in_float.drawn == drawn
-    placement: Any = types.SimpleNamespace(on_target=1.0, detail="")
-    found = verdict.judge(cell.parity.compare({"logits": LOGITS * (1 + off)}, {"logits": LOGITS}), placement, allowance, rounded=rounded)
+def test_outputs_and_answers_are_compared_with_the_rounded_weights_in_float32(off: float, held_off: float, status: Status) -> None:
+    own, answers = ({"logits": LOGITS * (1 + each)} for each in (off, held_off))
+    twin, there = cell._twins(target_of(lambda _: {"logits": LOGITS}), bundle_of(), own, answers, 1, Dtype.INT8)
+    compared = [parity.compare(each, {"logits": LOGITS}) for each in (own, answers)]
+    allowance = verdict.Allowance(dtype=Dtype.INT8, tolerance=TOLERANCE)
+    placement = Placement(on_target=1.0, detail="")
+    found = verdict.judge(compared[0], placement, allowance, None, compared[1], twin=twin, held_out_twin=there)
     assert found.status is status
+
+
+@pytest.mark.parametrize("failure", [TwinError("no constants"), RuntimeError("cannot compile"), MemoryError("no memory")])
+def test_a_comparison_of_ours_that_fails_is_on_record_and_ends_nothing(failure: Exception) -> None:
+    """What the parent has already if it ends the process says so, too."""
+    told: list[dict[str, Any]] = []
+    progress = Progress(told.append)
+
+    def outputs(_: Any) -> Any:
+        raise failure
+
+    def twins() -> Any:
+        return cell._twins(target_of(outputs), bundle_of(), {"logits": LOGITS}, None, 1, Dtype.INT8)
+
+    before = verdict.Judgement(status=Status.PASS, allowed=0.1)
+    assert unless_it_fails(twins, before, progress) is None
+    progress.end(Status.PASS)
+    assert [(each["verdict"], each["final"]) for each in told] == [(Status.PASS, False), (Status.PASS, True)]
+    assert told[0]["facts"]["kernel_detail"] == "the same weights in float32 ended the process"
+    assert told[0]["facts"]["allowed_error"] == 0.1
+    assert str(failure) in told[1]["facts"]["kernel_detail"]

@@ -67,7 +67,8 @@ class Quality:
     reference's own answers count as right, ``reference`` is None and ``value`` is the agreement.
 
     ``kl`` is the mean Kullback-Leibler divergence of the target's probabilities from the reference's in nats, None for embeddings;
-    ``cosine`` the mean cosine between the target's and the reference's outputs. ``inputs`` is how many examples were tried.
+    ``cosine`` the mean cosine between the target's and the reference's outputs. ``inputs`` is how many examples were tried, and
+    ``answered`` how many answers count: only the reference gets ``lost`` of them right, and only the target ``gained``.
     """
 
     metric: str
@@ -79,6 +80,9 @@ class Quality:
     kl: float | None
     cosine: float
     inputs: int
+    answered: int
+    lost: int
+    gained: int
 
 
 def quality(
@@ -102,17 +106,21 @@ def quality(
     asked = _counted(answers, labels)
     same = (_choices(answers, actual, labels) == _choices(answers, expected, labels))[asked]
     right = same.reshape(-1) if answers.own else correct(answers, actual, labels)
+    before = np.ones_like(right) if answers.own else correct(answers, expected, labels)
     low, high = wilson(int(right.sum()), len(right))
     return Quality(
         metric=answers.metric,
         value=float(right.mean()),
-        reference=None if answers.own else float(correct(answers, expected, labels).mean()),
+        reference=None if answers.own else float(before.mean()),
         low=low,
         high=high,
         agreement=float(same.mean()),
         kl=None if answers.kind in _EMBEDDINGS else _divergence(actual[answers.outputs[0]][asked], expected[answers.outputs[0]][asked]),
         cosine=float(np.mean([_cosines(actual[name], expected[name]) for name in answers.outputs])),
         inputs=len(labels),
+        answered=len(right),
+        lost=int((before & ~right).sum()),
+        gained=int((right & ~before).sum()),
     )
 
 

@@ -87,14 +87,14 @@ const Evidence = (() => {
   // Of a target that is compared with its own rounded weights in float32, "loss" is the error of these, and "excess" its distance from them.
   function errors(cell) {
     if (cell.kernel_error === null) return [
+      ["Rounded weights in float32", cell.kernel_detail && `not compared: ${cell.kernel_detail}`],
       ["Noise floor", cell.loss === null ? null : `${Text.scientific(cell.loss)} (what ${cell.precision || cell.dtype} alone costs this model, on the CPU)`],
       ["Excess", cell.excess === null ? null : `${Text.times(cell.excess)} the noise floor of its output`],
     ];
-    const floor = cell.excess === null ? "" : ` (${Text.times(cell.excess)} the noise floor of ${cell.kernels_in})`;
+    const limit = cell.allowed_error === null || cell.error_type === "precision_loss" ? "" : ` (${Text.scientific(cell.allowed_error)} is allowed)`;
     return [
       ["Loss of its rounded weights", cell.loss === null ? null : `${Text.scientific(cell.loss)} (these in float32, against the reference)`],
-      ["Distance from these", `${Text.scientific(cell.kernel_error)}${floor}`],
-      ["Nudged weights", cell.nudged_error === null ? null : `move the output by ${Text.scientific(cell.nudged_error)}; twice as much is allowed`],
+      ["Distance from these", `${Text.scientific(cell.kernel_error)}${limit}`],
     ];
   }
 
@@ -119,7 +119,6 @@ const Evidence = (() => {
       ["Same answers as the reference", Text.percent(cell.agreement)],
       ["Relative L2 error on them", cell.held_out_error === null ? null : Text.scientific(cell.held_out_error)],
       ["Distance from its rounded weights on them", cell.held_out_kernel_error === null ? null : Text.scientific(cell.held_out_kernel_error)],
-      ["Nudged weights on them", cell.held_out_nudged_error === null ? null : `move the outputs by ${Text.scientific(cell.held_out_nudged_error)}; twice as much is allowed`],
       ["Inputs and answers", cell.task_detail],
     ]));
   }

@@ -18,9 +18,8 @@ from hwmatrix.targets.browser.cell import CellPage, Made
 from hwmatrix.targets.browser.chromium import ADAPTER, Chromium
 from hwmatrix.targets.browser.descriptors import WEBGPU, WEBNN
 from hwmatrix.targets.browser.generator import HOST, PageGenerator
-from hwmatrix.targets.onnx.generator import in_precision
-from hwmatrix.targets.onnx.in_float import GenerationInFloat, GraphInFloat
-from hwmatrix.targets.onnx.rounded import farthest_of_generation, farthest_weight
+from hwmatrix.targets.onnx.generator import OnnxGenerator, in_precision
+from hwmatrix.targets.onnx.in_float import GraphInFloat, session_in_float
 from hwmatrix.targets.onnx.weights import ReducedGraph, reduced
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from hwmatrix.targets.browser.cell import Session
     from hwmatrix.targets.browser.log import Nodes
     from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
-    from hwmatrix.targets.steps import RoundedWeight
 
 _SOFTWARE: Final = "swiftshader"
 """The architecture name of Chromium's software adapter."""
@@ -112,33 +110,19 @@ class _OnnxRuntimeWeb:
         made.mkdir()
         return made
 
-    def in_float(self) -> InFloat | None:
-        """Compute the same graph with its rounded weights as float32 numbers by ONNX Runtime on the CPU, outside the page."""
+    def in_float(self) -> InFloat:
+        """Compute the same graph with its rounded weights as float32 numbers by ONNX Runtime on the CPU, outside the page.
+
+        Raises:
+            TwinError: a weight cannot be read back.
+        """
         export, graph = self._reduced[self._prepared.export.exporter]
-        return GraphInFloat.of(graph.path, export, threads=self._settings.threads)
+        return GraphInFloat(graph.path, export, threads=self._settings.threads)
 
-    def before_rounding(self) -> InFloat:
-        """Compute the export itself by ONNX Runtime on the CPU."""
-        export, _ = self._reduced[self._prepared.export.exporter]
-        return GraphInFloat(export.path, export, threads=self._settings.threads)
-
-    def generator_in_float(self) -> GeneratingInFloat | None:
+    def generator_in_float(self) -> GeneratingInFloat:
         """As :meth:`in_float`, to generate."""
         assert self._graphs is not None  # noqa: S101 - the order of the protocol
-        return GenerationInFloat.of(self._graphs, threads=self._settings.threads)
-
-    def generator_before_rounding(self) -> GeneratingInFloat:
-        """As :meth:`before_rounding`, to generate."""
-        assert self._bundle is not None  # noqa: S101 - the order of the protocol
-        return GenerationInFloat(read_generation(self._bundle, self._bundle.path.parent, _GENERATION), self._settings.threads)
-
-    def farthest_weight(self) -> RoundedWeight | None:
-        """Compare the constants of the graphs with those of the exports."""
-        if self._graphs is not None:
-            assert self._bundle is not None  # noqa: S101 - the order of the protocol
-            return farthest_of_generation(self._graphs, read_generation(self._bundle, self._bundle.path.parent, _GENERATION))
-        export, graph = self._reduced[self._prepared.export.exporter]
-        return farthest_weight([(graph.path, export.path)])
+        return OnnxGenerator(self._graphs, lambda path: session_in_float(path, self._settings.threads))
 
     def _how(self) -> Prepared:
         export = self._prepared.export

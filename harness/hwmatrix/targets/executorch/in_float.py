@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import copy
 import operator
-import zlib
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 
 from hwmatrix.targets.executorch import lowering
-from hwmatrix.targets.nudge import factors
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from hwmatrix.targets.executorch.lowering import Exported
     from hwmatrix.targets.protocol import Arrays
 
@@ -25,23 +24,19 @@ _WITH_BIAS: Final = 3
 class GraphInFloat:
     """An exported graph that PyTorch runs. It rounds and restores numbers where the graph says so, and computes in float32."""
 
-    def __init__(self, exported: Exported, *, draw: int | None = None) -> None:
+    def __init__(self, exported: Exported) -> None:
         self._exported = exported
         module: Any = copy.deepcopy(exported.program.module())
         round_biases(module)
         module.graph.set_codegen(torch.fx.graph.CodeGen())  # arguments and results without the model's own structure
         module.recompile()
-        self._run: Any = module if draw is None else _Nudging(module, draw).run
+        self._run: Any = module
 
     def outputs(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         """One forward pass."""
         with torch.no_grad():
             results = self._run(*self._exported.values(lowering.tensors_of(inputs)))
         return lowering.arrays_of(self._exported.named(results))
-
-    def nudged(self, draw: int) -> GraphInFloat:
-        """The same graph with other weights (:func:`hwmatrix.targets.nudge.nudge`)."""
-        return GraphInFloat(self._exported, draw=draw)
 
 
 def round_biases(module: torch.fx.GraphModule) -> None:
@@ -80,39 +75,6 @@ def is_restoring(argument: Any) -> bool:
 def is_quantizing(node: torch.fx.Node) -> bool:
     """Whether a node rounds numbers to integers."""
     return _is_of_steps(node) and not is_restoring(node)
-
-
-class _Nudging(torch.fx.Interpreter):
-    """Runs a graph with numbers that differ by a few roundings, in each run by the same: its constants, and what is restored from integers.
-
-    What is restored from activations, too: kernels compute with integers, and what lies beside the middle of two steps may become either.
-    """
-
-    def __init__(self, module: torch.fx.GraphModule, draw: int) -> None:
-        super().__init__(module)
-        self._draw = draw
-        self._factors: dict[str, torch.Tensor] = {}
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        """Compute a node."""
-        value = super().run_node(n)
-        if not (is_nudged(n) and isinstance(value, torch.Tensor) and value.dtype is torch.float32):
-            return value
-        other = value * self._factors_of(n.name, value)
-        return torch.where(torch.isfinite(other), other, value)
-
-    def _factors_of(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        if name not in self._factors:
-            random = np.random.default_rng([self._draw, zlib.crc32(name.encode())])
-            self._factors[name] = torch.from_numpy(factors(tuple(value.shape), random))
-        return self._factors[name]
-
-
-def is_nudged(node: torch.fx.Node) -> bool:
-    """Whether a node is a constant that the model computes with, or restores numbers. The sizes of their steps are no such constants."""
-    if node.op == "get_attr":
-        return not all(map(_is_of_steps, node.users))
-    return is_restoring(node)
 
 
 def _is_of_steps(node: torch.fx.Node) -> bool:

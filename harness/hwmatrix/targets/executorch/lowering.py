@@ -49,7 +49,7 @@ class Exported:
     """A model as torch.export has traced it.
 
     ``arguments`` of the program are inputs of the bundle or constants: what the exporter computed from the inputs in advance, and numbers.
-    ``results`` is the structure of its outputs, for :func:`named`. ``unrounded`` is the model before it was quantized, if it was.
+    ``results`` is the structure of its outputs, for :func:`named`.
     """
 
     program: torch.export.ExportedProgram
@@ -57,7 +57,6 @@ class Exported:
     results: Any
     exporter: str
     prepared: Prepared
-    unrounded: Exported | None = None
 
     def values(self, inputs: Tensors) -> list[Any]:
         """Return the arguments of a run with these inputs."""
@@ -201,7 +200,7 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors], *,
         message = "XNNPACK's quantizer found nothing to round in the graph; float32 works"
         raise UnsupportedError(message, needs=("a linear layer or a convolution",), error_type="nothing_to_quantize")
     prepared = exported.prepared.then(f"quantized by PT2E from {len(samples)} inputs: {count} conversions")
-    return dataclasses.replace(exported, program=program, prepared=prepared, unrounded=exported)
+    return dataclasses.replace(exported, program=program, prepared=prepared)
 
 
 def _holds_integers(node: torch.fx.Node) -> bool:

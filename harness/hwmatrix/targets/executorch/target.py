@@ -145,15 +145,6 @@ class Executorch:
         assert self._exported is not None  # noqa: S101 - the order of the protocol
         return GraphInFloat(self._exported)
 
-    def before_rounding(self) -> GraphInFloat:
-        """Let PyTorch compute the exported graph as it was before it was quantized."""
-        assert self._exported is not None  # noqa: S101 - the order of the protocol
-        assert self._exported.unrounded is not None  # noqa: S101 - only in a precision that rounds weights
-        return GraphInFloat(self._exported.unrounded)
-
-    def farthest_weight(self) -> None:
-        """None: the quantizer does not say which weight it made a constant of."""
-
     def placement(self) -> Placement:
         """The share of nodes that XNNPACK executes, as the program has them, with the operators left to the runtime's own kernels."""
         assert self._lowered is not None  # noqa: S101 - the order of the protocol

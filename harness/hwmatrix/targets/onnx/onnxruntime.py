@@ -18,8 +18,7 @@ from hwmatrix.targets.onnx import graph as ort_graph
 from hwmatrix.targets.onnx import trace as onnx_trace
 from hwmatrix.targets.onnx.descriptor import ONNXRUNTIME
 from hwmatrix.targets.onnx.generator import OnnxGenerator, in_precision
-from hwmatrix.targets.onnx.in_float import GenerationInFloat, GraphInFloat
-from hwmatrix.targets.onnx.rounded import farthest_of_generation, farthest_weight
+from hwmatrix.targets.onnx.in_float import GraphInFloat, session_in_float
 from hwmatrix.targets.onnx.weights import executed, reduced
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from hwmatrix.records import Prepared, Settings
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
-    from hwmatrix.targets.steps import RoundedWeight
 
 _GENERATION: Final = "generation"
 _LOG_ERRORS: Final = 3
@@ -154,25 +152,15 @@ class OnnxRuntime:
             self._made = tempfile.TemporaryDirectory(prefix="hwmatrix-precision-")
         return Path(self._made.name)
 
-    def in_float(self) -> InFloat | None:
-        """Create a session for the same graph with its rounded weights as float32 numbers."""
+    def in_float(self) -> InFloat:
+        """Create a session for the same graph with its rounded weights as float32 numbers.
+
+        Raises:
+            TwinError: a weight cannot be read back.
+        """
         assert self._graph is not None  # noqa: S101 - only in a precision that rounds weights
         assert self._taken is not None  # noqa: S101 - the order of the protocol
-        return GraphInFloat.of(self._graph, self._taken, threads=self._settings.threads)
-
-    def before_rounding(self) -> InFloat:
-        """Create a session for the export itself."""
-        assert self._taken is not None  # noqa: S101 - the order of the protocol
-        return GraphInFloat(self._taken.path, self._taken, threads=self._settings.threads)
-
-    def farthest_weight(self) -> RoundedWeight | None:
-        """Compare the constants of the graphs with those of the exports."""
-        if self._graphs is not None:
-            assert self._bundle is not None  # noqa: S101 - the order of the protocol
-            return farthest_of_generation(self._graphs, read_generation(self._bundle, self._bundle.path.parent, _GENERATION))
-        assert self._graph is not None  # noqa: S101 - only in a precision that rounds weights
-        assert self._taken is not None  # noqa: S101 - the order of the protocol
-        return farthest_weight([(self._graph, self._taken.path)])
+        return GraphInFloat(self._graph, self._taken, threads=self._settings.threads)
 
     def precision(self) -> None:
         """Return None: the graph fixes the precision."""
@@ -244,15 +232,10 @@ class OnnxRuntime:
         assert self._generator is not None  # noqa: S101 - the order of the protocol
         self._generator.generate(prompt, on_step, forced=forced)
 
-    def generator_in_float(self) -> GeneratingInFloat | None:
-        """Create sessions for the same graphs with their rounded weights as float32 numbers."""
+    def generator_in_float(self) -> GeneratingInFloat:
+        """As :meth:`in_float`, to generate."""
         assert self._graphs is not None  # noqa: S101 - the order of the protocol
-        return GenerationInFloat.of(self._graphs, threads=self._settings.threads)
-
-    def generator_before_rounding(self) -> GeneratingInFloat:
-        """Create sessions for the exports themselves."""
-        assert self._bundle is not None  # noqa: S101 - the order of the protocol
-        return GenerationInFloat(read_generation(self._bundle, self._bundle.path.parent, _GENERATION), self._settings.threads)
+        return OnnxGenerator(self._graphs, lambda path: session_in_float(path, self._settings.threads))
 
     def cache_mb(self) -> float | None:
         """The size of the cache, which is in the runtime's memory."""

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hwmatrix.basics.log_level import logged_from
-from hwmatrix.errors import UnsupportedError
+from hwmatrix.errors import TwinError, UnsupportedError
 from hwmatrix.records import Dtype
-from hwmatrix.targets.nudge import nudge
+from hwmatrix.records.groups import GROUP_SIZES, group_size
 from hwmatrix.targets.onnx import rounded
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from hwmatrix.models.calibration import Arrays
 
-GROUP: Final = 16
-"""Weights of a group with one scale in int4, as on OpenVINO; ONNX Runtime's smallest."""
 _FLOAT32_KERNELS: Final = 1
 """``accuracy_level`` with which MatMulNBits multiplies in float32."""
 _MOVING: Final = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
@@ -58,7 +56,7 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
     """Write the graph in a precision to a folder. ``samples`` are inputs to calibrate ``a8w8`` with.
 
     Raises:
-        UnsupportedError: nothing can be rounded (``nothing_to_quantize``), groups of 16 do not divide a layer (``group_size``), or a
+        UnsupportedError: nothing can be rounded (``nothing_to_quantize``), no size of groups divides its layers (``group_size``), or a
             package of the quantizer is missing (``missing_package``).
     """
     import onnx
@@ -70,8 +68,8 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
             model = _in_halves(_loaded(path))
             how = _IN_HALVES
         elif dtype in {Dtype.INT4, Dtype.INT4_FLOAT16}:
-            model, count = _in_groups(_with_weights_transposed(_loaded(path)))
-            how = f"MatMulNBits in groups of {GROUP}: {_some(count)} weights of 4 bits"
+            model, size, count = _in_groups(_with_weights_transposed(_loaded(path)))
+            how = f"MatMulNBits in groups of {size}: {_some(count)} weights of 4 bits"
             if dtype is Dtype.INT4_FLOAT16:
                 model, how = _in_halves(model), f"{how}, the rest {_IN_HALVES}"
         elif dtype is Dtype.INT8_DYNAMIC:
@@ -88,20 +86,22 @@ def reduced(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Arrays] = 
     return ReducedGraph(path=made, how=how)
 
 
-def in_float32(path: Path, folder: Path) -> Path | None:
+def in_float32(path: Path, folder: Path) -> Path:
     """Write the graph with float32 numbers in place of its rounded weights. The inputs of products stay rounded, as numbers too.
 
     So do the numbers of a graph in float16: they become the same ones in float32.
 
-    None if it has conversions to integers of another form than :func:`reduced` makes.
+    Raises:
+        TwinError: it has conversions to integers of another form than :func:`reduced` makes.
     """
     import onnx
 
     model = onnx.load(path)
     _widen(model.graph)
     known = {tensor.name: tensor for tensor in model.graph.initializer}
-    if not all(_is_readable(node, known) for node in model.graph.node):
-        return None
+    for node in model.graph.node:
+        if not _is_readable(node, known):
+            raise TwinError(f"{node.op_type} {node.name} has a scale or a zero point that is no constant")
     _round_outputs(model.graph)
     nodes = []
     integers: set[str] = set()
@@ -126,26 +126,6 @@ def in_float32(path: Path, folder: Path) -> Path | None:
     model.graph.node.extend(nodes)
     model.graph.initializer.extend(kept)
     made = folder / f"{path.stem}-float32.onnx"
-    _save(model, made)
-    return made
-
-
-def nudged(path: Path, draw: int) -> Path | None:
-    """Write a graph of :func:`in_float32` whose matrices all differ by a few roundings of float32, up or down by the draw's number.
-
-    None if it rounds no input of a product, so that nothing can become another step.
-    """
-    import onnx
-    from onnx import numpy_helper
-
-    model = onnx.load(path)
-    if not _count(model, "DynamicQuantizeLinear") and not _count(model, "Round"):
-        return None
-    random = np.random.default_rng(draw)
-    for tensor in model.graph.initializer:
-        if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) > 1:  # an exponent must stay what it is
-            tensor.CopyFrom(numpy_helper.from_array(nudge(numpy_helper.to_array(tensor), random), tensor.name))
-    made = path.with_stem(f"{path.stem}-nudged-{draw}")
     _save(model, made)
     return made
 
@@ -193,21 +173,23 @@ def _widen(graph: Any) -> None:
             _widen(attribute.g)
 
 
-def _in_groups(model: Any) -> tuple[Any, int]:
+def _in_groups(model: Any) -> tuple[Any, int, int]:
+    """The graph, the size of its groups, and how many products have them."""
     _module("onnxruntime.quantization.onnx_model").ONNXModel(model).replace_gemm_with_matmul()  # the quantizer knows no Gemm
-    known = {tensor.name: tensor for tensor in model.graph.initializer}
-    products = [node for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in known]
-    for node in products:
-        width = known[node.input[1]].dims[0]
-        if len(known[node.input[1]].dims) == 2 and width % GROUP:  # noqa: PLR2004 - a matrix
-            message = f"int4 has one scale for {GROUP} weights, and {node.name} is {width} wide; int8_dynamic takes any width"
-            raise UnsupportedError(message, needs=(f"widths that {GROUP} divides",), error_type="group_size")
+    shapes = {tensor.name: tensor.dims for tensor in model.graph.initializer}
+    products = [node for node in model.graph.node if node.op_type == "MatMul" and len(shapes.get(node.input[1], ())) == 2]  # noqa: PLR2004 - a matrix
+    widths = {node.name: shapes[node.input[1]][0] for node in products}
+    size = group_size(widths.values())
+    if size is None:
+        name, width = next((name, width) for name, width in widths.items() if group_size([width]) is None)
+        message = f"int4 has groups of {GROUP_SIZES[-1]} weights or more, and {name} is {width} wide; int8_dynamic takes any width"
+        raise UnsupportedError(message, needs=(f"widths that {GROUP_SIZES[-1]} divides",), error_type="group_size")
     tool = _module("onnxruntime.quantization.matmul_nbits_quantizer")
     quantizer = tool.MatMulNBitsQuantizer(
-        model, bits=4, block_size=GROUP, is_symmetric=True, accuracy_level=_FLOAT32_KERNELS, op_types_to_quantize=("MatMul",)
+        model, bits=4, block_size=size, is_symmetric=True, accuracy_level=_FLOAT32_KERNELS, op_types_to_quantize=("MatMul",)
     )
     quantizer.process()
-    return quantizer.model.model, _count(quantizer.model.model, "MatMulNBits")
+    return quantizer.model.model, size, _count(quantizer.model.model, "MatMulNBits")
 
 
 def _calibrated(path: Path, made: Path, samples: Sequence[Arrays]) -> Any:
@@ -288,7 +270,7 @@ def _without_groups(node: Any, known: Mapping[str, Any], graph: Any) -> list[Any
     from onnx import helper, numpy_helper
 
     name = f"{node.name}_float32"
-    weights, _ = rounded.of_groups(node, known)
+    weights = rounded.of_groups(node, known)
     graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(weights, dtype=np.float32), name))
     return [helper.make_node("MatMul", [node.input[0], name], list(node.output), name=node.name)]
 
@@ -366,7 +348,7 @@ def _as_numbers(node: Any, known: Mapping[str, Any], graph: Any) -> list[Any]:
     from onnx import helper, numpy_helper
 
     if node.input[0] in known:
-        numbers, _ = rounded.of_constant(node, known)
+        numbers = rounded.of_constant(node, known)
         graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(numbers, dtype=np.float32), node.output[0]))
         return []
     scale, point = rounded.scale_and_point(node, known)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from hwmatrix.errors import TwinError
 from hwmatrix.models import exporter_imports, openvino_graph
 from hwmatrix.models.build import load_model
 from hwmatrix.models.calibration import calibration_inputs
@@ -19,12 +20,11 @@ from hwmatrix.records import Dtype, Placement, Preparation
 from hwmatrix.targets.openvino.descriptor import OPENVINO, TRACE
 from hwmatrix.targets.openvino.device import input_names, name_of, tensor
 from hwmatrix.targets.openvino.generator import OpenVinoGenerator
-from hwmatrix.targets.openvino.weights import compared_weights, in_float32, nudged, reduced
-from hwmatrix.targets.steps import farthest
+from hwmatrix.targets.openvino.weights import in_float32, reduced
 from hwmatrix.targets.torch.device import preload_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hwmatrix.records import Prepared, Settings
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
-    from hwmatrix.targets.steps import RoundedWeight
 
 _GENERATION: Final = "generation-openvino"
 _CACHE: Final = "KV_CACHE_PRECISION"
@@ -48,33 +47,18 @@ _PRODUCTS: Final = ("FullyConnected", "MatMul", "Convolution", "GroupConvolution
 
 
 class _InFloat:
-    """A graph whose weights are float32 numbers, compiled. ``rounding``: it rounds the inputs of products as it runs."""
+    """A graph whose weights are float32 numbers, compiled."""
 
-    def __init__(self, program: Any, compile_model: Callable[[Any], Any], names: tuple[str | None, ...], *, rounding: bool) -> None:
-        self._program = program if rounding else None
-        self._compile = compile_model
-        self._compiled = compile_model(program)
+    def __init__(self, compiled: Any, names: tuple[str | None, ...]) -> None:
+        self._compiled = compiled
         self._names = names
-        self._request = self._compiled.create_infer_request()
+        self._request = compiled.create_infer_request()
 
     def outputs(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         """Run one synchronous inference."""
         _set(self._request, self._compiled, inputs)
         self._request.infer()
         return _read(self._request, self._names)
-
-    def nudged(self, draw: int) -> _InFloat | None:
-        """The same graph with other weights (:func:`hwmatrix.targets.openvino.weights.nudged`), if it rounds inputs of products."""
-        if self._program is None:
-            return None
-        return _InFloat(nudged(self._program, draw), self._compile, self._names, rounding=True)
-
-
-class _GeneratingInFloat(OpenVinoGenerator):
-    """Graphs whose weights are float32 numbers."""
-
-    def nudged(self, draw: int) -> None:
-        """None: no precision that generates rounds inputs of products as it runs."""
 
 
 class OpenVino:
@@ -170,21 +154,18 @@ class OpenVino:
         made, how = reduced(program, dtype, calibration_inputs(self._bundle, inputs) if dtype is Dtype.A8W8 else ())
         return made, f"{how}{'' if self._hints else ', multiplied as the plugin chooses'}"
 
-    def in_float(self) -> InFloat | None:
-        """Compile the same graph with its rounded weights as float32 numbers. None without hints: what the plugin rounds is not known."""
-        if not self._hints:
-            return None
-        program = in_float32(self._program)
-        if program is None:
-            return None
-        return _InFloat(program, self._compile, self._output_names, rounding=self._settings.dtype is Dtype.A8W8)
+    def in_float(self) -> InFloat:
+        """Compile the same graph with its rounded weights as float32 numbers.
 
-    def before_rounding(self) -> InFloat:
-        """Read or convert the graph again, and compile it in float32."""
-        assert self._bundle is not None  # noqa: S101 - the order of the protocol
-        self.load(self._bundle)
-        program = self._graph(self._bundle.input_arrays()).program
-        return _InFloat(program, self._compile, self._output_names, rounding=False)
+        Raises:
+            TwinError: a weight cannot be read back, or the plugin chooses what it multiplies in.
+        """
+        return _InFloat(self._compile(self._in_float32(self._program)), self._output_names)
+
+    def _in_float32(self, program: Any) -> Any:
+        if not self._hints:
+            raise TwinError("without precision hints it is not known what the plugin rounds")
+        return in_float32(program)
 
     def _compile(self, program: Any) -> Any:
         """Compile a graph, or one in a file. It lives as long as this object.
@@ -291,30 +272,10 @@ class OpenVino:
         self._compiled = self._generator.decoding
         return graphs.prepared.then(made).then(self._precision_of_the_cache())
 
-    def generator_in_float(self) -> GeneratingInFloat | None:
-        """Compile the same graphs with their rounded weights as float32 numbers. None without hints, as for :meth:`in_float`."""
-        if not self._hints:
-            return None
+    def generator_in_float(self) -> GeneratingInFloat:
+        """As :meth:`in_float`, to generate."""
         assert self._graphs is not None  # noqa: S101 - the order of the protocol
-        programs = {path: in_float32(program) for path, program in self._programs.items()}
-        if None in programs.values():
-            return None
-        return _GeneratingInFloat(self._graphs, lambda path: self._compile(programs[path]))
-
-    def generator_before_rounding(self) -> GeneratingInFloat:
-        """Compile the graphs as they were read, in float32."""
-        assert self._graphs is not None  # noqa: S101 - the order of the protocol
-        return _GeneratingInFloat(self._graphs, self._compile)
-
-    def farthest_weight(self) -> RoundedWeight | None:
-        """Read or convert the graphs again, and compare their constants with the rounded ones."""
-        if self._graphs is not None:
-            pairs = [(program, self._core.read_model(path)) for path, program in self._programs.items()]
-        else:
-            assert self._bundle is not None  # noqa: S101 - the order of the protocol
-            self.load(self._bundle)
-            pairs = [(self._program, self._graph(self._bundle.input_arrays()).program)]
-        return farthest(weight for program, before in pairs for weight in compared_weights(program, before))
+        return OpenVinoGenerator(self._graphs, lambda path: self._compile(self._in_float32(self._programs[path])))
 
     def _precision_of_the_cache(self) -> str:
         """The precision in which the compiled graph keeps its state, in words. The plugin chooses it apart from that of the computation."""

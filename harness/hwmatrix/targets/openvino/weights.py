@@ -20,33 +20,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hwmatrix.errors import UnsupportedError
+from hwmatrix.errors import TwinError, UnsupportedError
 from hwmatrix.records import Dtype
-from hwmatrix.targets.nudge import nudge
-from hwmatrix.targets.steps import compared
+from hwmatrix.records.groups import GROUP_SIZES, group_size
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Sequence
 
     from hwmatrix.models.calibration import Arrays
-    from hwmatrix.targets.steps import RoundedWeight
 
-GROUP: Final = 16
-"""Weights of a group with one scale in int4: the largest that divides the widths of tiny models, whose layers are 16 and 32 wide."""
 _SIGNED: Final = {"u8": False, "i8": True, "u4": False, "i4": True}
 """Element types of rounded weights, and whether they have a sign."""
 _FAKE: Final = "FakeQuantize"
 _FOUR_BITS: Final = frozenset({"u4", "i4"})
 _WIDE: Final = frozenset({"f16", "f32"})
-_REWRITING: Final = frozenset({"Convert", "Reshape", "Transpose"})
 
 
 def reduced(program: Any, dtype: Dtype, samples: Sequence[Arrays] = ()) -> tuple[Any, str]:
     """The graph with its weights in a precision, and a description of how. ``samples`` are inputs to calibrate ``a8w8`` with.
 
     Raises:
-        UnsupportedError: nothing can be rounded (``nothing_to_quantize``), groups of 16 do not divide a layer (``group_size``), or NNCF is
-            not installed (``missing_package``).
+        UnsupportedError: nothing can be rounded (``nothing_to_quantize``), no size of groups divides its layers (``group_size``), or NNCF
+            is not installed (``missing_package``).
     """
     if dtype is Dtype.FLOAT16:
         return _in_float16(program), "weights in float16 (compress_to_fp16)"
@@ -58,18 +53,21 @@ def reduced(program: Any, dtype: Dtype, samples: Sequence[Arrays] = ()) -> tuple
             count = sum(operation.get_type_name() == _FAKE for operation in operations)
             return _some(made, count), f"nncf.quantize from {len(samples)} inputs: {count} FakeQuantize"
         narrow = _narrow_embeddings(program) if dtype is Dtype.INT4 else []
-        made = _compressed(nncf, program, dtype, leave=narrow)
+        made, size = _compressed(nncf, program, dtype, leave=narrow)
     kinds = Counter(weight.get_element_type().get_type_name() for weight, _ in _rounded(made))
-    mode = "INT8_ASYM" if dtype is Dtype.INT8 else f"INT4_SYM in groups of {GROUP}"
+    mode = "INT8_ASYM" if dtype is Dtype.INT8 else f"INT4_SYM in groups of {size}"
     told = ", ".join(f"{count} in {kind}" for kind, count in sorted(kinds.items()))
     left = f"; embeddings {len(narrow)} in float32" if narrow else ""
     return _some(made, kinds.total()), f"NNCF {mode}: weights {told}{left}"
 
 
-def in_float32(program: Any) -> Any | None:
-    """A copy of a graph in which every rounded weight is a constant of float32 numbers; None if one cannot be read back.
+def in_float32(program: Any) -> Any:
+    """A copy of a graph in which every rounded weight is a constant of float32 numbers.
 
     Values that a FakeQuantize rounds stay rounded, as numbers.
+
+    Raises:
+        TwinError: a weight cannot be read back.
     """
     from openvino import opset13
 
@@ -80,91 +78,17 @@ def in_float32(program: Any) -> Any | None:
     for weight, convert in weights:
         restored = _restored(weight, convert)
         if restored is None:
-            return None
+            raise TwinError(f"the operators behind the rounded weight {weight.get_friendly_name()} are not those of NNCF")
         zero_points += restored.shifted
         restored.by.output(0).replace(opset13.constant(restored.values, dtype=np.float32).output(0))
     if len(low) != len(weights) + zero_points:
-        return None
+        raise TwinError(f"{len(low)} constants are integers that become numbers, and {len(weights) + zero_points} were read back")
     for operation in copy.get_ops():
         if operation.get_type_name() == _FAKE:
             steps = _as_steps(operation)
             if steps is None:
-                return None
+                raise TwinError(f"the ranges of {operation.get_friendly_name()} are no constants")
             operation.output(0).replace(steps.output(0))
-    copy.validate_nodes_and_infer_types()
-    return copy
-
-
-def compared_weights(program: Any, before: Any) -> Iterator[RoundedWeight]:
-    """Compare the rounded weights of a graph with those of the graph that it was made from, or of the same graph converted again.
-
-    They are matched by the operators that take them, whose names tell their places in the model: constants are numbered anew each time.
-    A weight that NNCF smoothed before it was rounded is compared with the smoothed one.
-    """
-    known = {operation.get_friendly_name() for operation in before.get_ops()}
-    constants = [operation for operation in before.get_ops() if _kind(operation) in _WIDE]
-    originals = {place: constant for constant in constants for place in _places(constant)}
-    for weight, convert in _rounded(program):
-        restored = _restored(weight, convert)
-        if restored is None:
-            continue
-        users = _places(restored.by)
-        place = next((place for place in sorted(users) if place in originals), None)
-        if place is None or tuple(originals[place].get_output_shape(0)) != restored.values.shape:
-            continue
-        divided_by = _smoothing(users[place], place[1], restored, known)
-        if divided_by is not None:
-            original = np.asarray(originals[place].data) / divided_by
-            yield compared(f"input {place[1]} of {place[0]}", restored.values, original, restored.steps)
-
-
-def _places(weight: Any) -> dict[tuple[str, int], Any]:
-    """The operators that take a weight, each by its name and the number of its input. What only rewrites a weight is passed over."""
-    places, left = {}, [weight]
-    while left:
-        for taken in left.pop().output(0).get_target_inputs():
-            user = taken.get_node()
-            if user.get_type_name() in _REWRITING:
-                left.append(user)
-            else:
-                places[user.get_friendly_name(), taken.get_index()] = user
-    return places
-
-
-def _smoothing(user: Any, number: int, weight: _Restored, known: Collection[str]) -> np.ndarray[Any, Any] | None:
-    """By what NNCF divided a weight before it was rounded, to multiply the other input by it (SmoothQuant); ones if it did not.
-
-    That Multiply is none of the ``known`` operators of the graph that was rounded. None if its numbers do not fit to the weight.
-    """
-    ones = np.ones([1] * weight.values.ndim, dtype=np.float32)
-    if user.get_type_name() != "MatMul":
-        return ones
-    other = user.input_value(1 - number).get_node()
-    while other.get_type_name() == _FAKE:
-        other = other.input_value(0).get_node()
-    if other.get_type_name() != "Multiply" or other.get_friendly_name() in known:
-        return ones
-    scale = _constant(other.input_value(1).get_node())
-    turned = user.get_attributes()["transpose_b" if number else "transpose_a"]
-    channels = -1 if bool(number) == turned else -2
-    direct = user.input_value(number).get_node().get_friendly_name() == weight.by.get_friendly_name()
-    if scale is None or not direct or weight.values.ndim < -channels or np.size(scale.data) != weight.values.shape[channels]:
-        return None
-    shape = [1] * weight.values.ndim
-    shape[channels] = -1
-    return np.asarray(scale.data).astype(np.float32).reshape(shape)
-
-
-def nudged(program: Any, draw: int) -> Any:
-    """A copy of a graph of :func:`in_float32` whose matrices all differ by a few roundings of float32, up or down by the draw's number."""
-    from openvino import opset13
-
-    copy = program.clone()
-    random = np.random.default_rng(draw)
-    for operation in copy.get_ops():
-        if _kind(operation) == "f32" and sum(size > 1 for size in operation.get_output_shape(0)) > 1:
-            other = nudge(np.array(operation.data), random)
-            operation.output(0).replace(opset13.constant(other, dtype=np.float32).output(0))
     copy.validate_nodes_and_infer_types()
     return copy
 
@@ -205,10 +129,9 @@ def integers(constant: Any) -> np.ndarray[Any, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Restored:
-    """A rounded weight as numbers in its final shape, and their steps; the operator that gives it; whether an integer was subtracted."""
+    """A rounded weight as numbers in its final shape; the operator that gives it; whether an integer was subtracted."""
 
     values: np.ndarray[Any, Any]
-    steps: np.ndarray[Any, Any]
     by: Any
     shifted: bool
 
@@ -225,14 +148,13 @@ def _restored(weight: Any, convert: Any) -> _Restored | None:
     scale = _constant(at.input_value(1).get_node()) if at.get_type_name() == "Multiply" else None
     if scale is None:
         return None
-    steps = np.asarray(scale.data).astype(np.float32)
-    values, steps = values * steps, np.broadcast_to(steps, values.shape)
+    values = values * np.asarray(scale.data).astype(np.float32)
     while (following := _user(at)).get_type_name() in {"Reshape", "Convert"} and _alone(at):
         at = following
     if _element(at) != "f32":
         return None
     shape = tuple(at.get_output_shape(0))
-    return _Restored(values=np.ascontiguousarray(values.reshape(shape)), steps=steps.reshape(shape), by=at, shifted=shifted)
+    return _Restored(values=np.ascontiguousarray(values.reshape(shape)), by=at, shifted=shifted)
 
 
 def _rounded(program: Any) -> list[tuple[Any, Any]]:
@@ -285,7 +207,7 @@ def _some(made: Any, count: int) -> Any:
 
 def _narrow_embeddings(program: Any) -> list[str]:
     """The names of the lookups in a table whose width groups do not divide, such as T5's of one number for each head."""
-    return [operation.get_friendly_name() for operation in program.get_ops() if _width_of_table(operation) % GROUP]
+    return [operation.get_friendly_name() for operation in program.get_ops() if group_size([_width_of_table(operation)]) is None]
 
 
 def _width_of_table(operation: Any) -> int:
@@ -301,20 +223,24 @@ def _width_of_table(operation: Any) -> int:
     return int(rows[1]) if len(rows) == 2 else 0  # noqa: PLR2004 - rows and their width
 
 
-def _compressed(nncf: Any, program: Any, dtype: Dtype, *, leave: Sequence[str]) -> Any:
+def _compressed(nncf: Any, program: Any, dtype: Dtype, *, leave: Sequence[str]) -> tuple[Any, int | None]:
+    """The graph with integers, and the size of their groups in int4: the first that divides all widths."""
     modes = nncf.CompressWeightsMode
     if dtype is Dtype.INT8:
-        return nncf.compress_weights(program, mode=modes.INT8_ASYM)
+        return nncf.compress_weights(program, mode=modes.INT8_ASYM), None
     ignored = nncf.IgnoredScope(names=[*leave]) if leave else None
     strict = nncf.AdvancedCompressionParameters(group_size_fallback_mode=nncf.GroupSizeFallbackMode.ERROR)
-    try:
-        return nncf.compress_weights(
-            program, mode=modes.INT4_SYM, group_size=GROUP, all_layers=True, ignored_scope=ignored, advanced_parameters=strict
-        )
-    except nncf.InvalidGroupSizeError as failure:
-        told = " ".join(str(failure).split())[:600]
-        message = f"int4 has one scale for {GROUP} weights, and {GROUP} does not divide the width of a layer; int8 takes any width: {told}"
-        raise UnsupportedError(message, needs=(f"widths that {GROUP} divides",), error_type="group_size") from failure
+    refused: list[Exception] = []
+    for size in GROUP_SIZES:
+        options = {"group_size": size, "all_layers": True, "ignored_scope": ignored, "advanced_parameters": strict}
+        try:
+            return nncf.compress_weights(program, mode=modes.INT4_SYM, **options), size
+        except nncf.InvalidGroupSizeError as failure:  # before it changes the graph
+            refused.append(failure)
+    least = GROUP_SIZES[-1]
+    told = " ".join(str(refused[-1]).split())[:600]
+    message = f"int4 has groups of {least} weights or more, and {least} does not divide the width of a layer; int8 takes any width: {told}"
+    raise UnsupportedError(message, needs=(f"widths that {least} divides",), error_type="group_size") from refused[-1]
 
 
 def _calibrated(nncf: Any, program: Any, samples: Sequence[Arrays]) -> Any:

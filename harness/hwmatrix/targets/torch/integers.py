@@ -89,10 +89,6 @@ class InFloat32:
         self._model = model
         self._layers = {name: (layer, RoundedLinear(layer)) for name, layer in _rounded(model).items()}
 
-    def weights(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """By the names of the parameters, on the host: the numbers that the integers stand for, and the step of each row."""
-        return {f"{name}.weight": (layer.numbers().cpu(), layer.scale[:, None].cpu()) for name, (_, layer) in self._layers.items()}
-
     @contextlib.contextmanager
     def swapped(self) -> Iterator[torch.nn.Module]:
         """Swap the layers, and swap them back at the end."""
@@ -124,10 +120,6 @@ class RoundedLinear(torch.nn.Module):
         self.weight = torch.nn.Parameter(numbers if self._rounds_inputs else numbers * scale[:, None], requires_grad=False)
         self.scale = torch.nn.Parameter(scale, requires_grad=False)
         self.bias = layer.bias
-
-    def numbers(self) -> torch.Tensor:
-        """What the integers stand for."""
-        return self.weight * self.scale[:, None] if self._rounds_inputs else self.weight.detach()
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         """The product of the input and the weights."""

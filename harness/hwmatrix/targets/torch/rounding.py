@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hwmatrix.models.build import load_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
-from hwmatrix.records import Dtype, Placement
-from hwmatrix.targets.steps import compared, farthest
+from hwmatrix.records import Placement
 from hwmatrix.targets.torch import integers
 from hwmatrix.targets.torch.device import TorchDevice
 
@@ -19,18 +17,10 @@ if TYPE_CHECKING:
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.records import Prepared
     from hwmatrix.targets.protocol import Arrays, GeneratingInFloat, InFloat, OnStep
-    from hwmatrix.targets.steps import RoundedWeight
 
 
 class RoundingDevice(TorchDevice):
     """A device of PyTorch that also takes weights of 8 bits. A device adds what :class:`TorchDevice` says."""
-
-    _bundle: Bundle | None = None
-
-    def load(self, bundle: Bundle) -> int:
-        """As on every device of PyTorch."""
-        self._bundle = bundle
-        return super().load(bundle)
 
     def prepare(self, inputs: Arrays) -> Prepared:
         """Round the weights, and then prepare the model, so that the device never holds the unrounded ones.
@@ -61,7 +51,6 @@ class RoundingDevice(TorchDevice):
 
     def load_generator(self, bundle: Bundle) -> int:
         """Load as :meth:`load` does, with the cache on, and round the weights."""
-        self._bundle = bundle
         parameters = super().load_generator(bundle)
         self._rounded()
         return parameters
@@ -82,30 +71,15 @@ class RoundingDevice(TorchDevice):
         assert self._model is not None  # noqa: S101 - the order of the protocol
         return Placement(on_target=placed.on_target, detail=f"{placed.detail}; {integers.told(self._model)}")
 
-    def in_float(self) -> InFloat | None:
+    def in_float(self) -> InFloat:
         """Make layers with the same rounded weights as float32 numbers, which round their inputs, if at all, in float32."""
         assert self._model is not None  # noqa: S101 - the order of the protocol
         return _InFloat(integers.InFloat32(self._model), self)
-
-    def before_rounding(self) -> None:
-        """None: that is the reference's model."""
 
     def generator_in_float(self) -> GeneratingInFloat:
         """As :meth:`in_float`, to generate."""
         assert self._model is not None  # noqa: S101 - the order of the protocol
         return _GeneratingInFloat(integers.InFloat32(self._model), self)
-
-    def generator_before_rounding(self) -> None:
-        """None, as for :meth:`before_rounding`."""
-
-    def farthest_weight(self) -> RoundedWeight | None:
-        """Load the model again, and compare its weights with the rounded ones."""
-        assert self._model is not None  # noqa: S101 - the order of the protocol
-        assert self._bundle is not None  # noqa: S101 - the order of the protocol
-        model = load_model(self._bundle.model_dir, self._bundle.model_class, Dtype.FLOAT32)
-        before = dict(model.named_parameters(remove_duplicate=False))  # a tied weight has several names
-        rounded = integers.InFloat32(self._model).weights().items()
-        return farthest(compared(name, own.numpy(), before[name].detach().numpy(), steps.numpy()) for name, (own, steps) in rounded)
 
     def placed(self, inputs: Arrays) -> dict[str, torch.Tensor]:
         """The inputs as the model takes them."""
@@ -125,9 +99,6 @@ class _InFloat:
             found = flatten_outputs(model(**self._target.placed(inputs), **call_options(model)))
         return {name: tensor.cpu().numpy() for name, tensor in found.items()}
 
-    def nudged(self, draw: int) -> None:
-        """None: PyTorch's own kernels compute both."""
-
 
 class _GeneratingInFloat:
     """The same for a model that generates."""
@@ -140,6 +111,3 @@ class _GeneratingInFloat:
         """Call ``generate`` of transformers."""
         with self._in_float32.swapped():
             self._target.generate(prompt, on_step, forced=forced)
-
-    def nudged(self, draw: int) -> None:
-        """None: PyTorch's own kernels compute both."""

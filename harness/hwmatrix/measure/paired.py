@@ -1,0 +1,32 @@
+"""Whether a target does a task as well as the reference, from the same examples: a paired test that can also say that it cannot tell."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+MARGIN: Final = 0.05
+"""The share of answers that may become wrong: fewer is as well."""
+LEVEL: Final = 0.05
+"""The chance of each test to be wrong."""
+
+
+def as_well(*, lost: int, gained: int, count: int) -> bool | None:
+    """Whether fewer than :data:`MARGIN` of the answers become wrong; None if there are too few to tell.
+
+    True if so few losses were unlikely otherwise (exact binomial test, which takes 59 answers), False if more answers become wrong than
+    right (exact McNemar test), each at :data:`LEVEL`.
+
+    Args:
+        lost: the answers that only the reference gets right.
+        gained: those that only the target gets right.
+        count: all answers that were compared.
+    """
+    if _at_most(lost, count, MARGIN) < LEVEL:
+        return True
+    return False if _at_most(gained, lost + gained, 0.5) < LEVEL else None
+
+
+def _at_most(most: int, count: int, share: float) -> float:
+    """The probability of at most so many of ``count`` independent events with this probability."""
+    return math.fsum(math.comb(count, number) * share**number * (1 - share) ** (count - number) for number in range(most + 1))
