@@ -4,8 +4,8 @@
   what rounding alone changes, simulated on the CPU.
 - Where a target quantizes weights, they are compared with those of its twin, the same graph with these weights as float32 numbers, and
   may differ by ``Tolerance.excess`` times the noise floor of float32.
-- Where it also quantizes activations, as its twin then does, they may differ by ``TWO_ROUNDINGS`` times the twin's own error: sums in
-  another order quantize some activations to the neighboring step, so that outputs differ as if they were rounded independently.
+- Where it also quantizes activations, as its twin then does, they may differ by ``TWO_ROUNDINGS`` times what rounding costs, the twin's own
+  error in its worst output: sums in another order quantize some activations to the neighboring step, so that outputs differ as if they were rounded independently.
 
 If the floor is not known, or ``excess`` is None, the distance from the reference may be ``Tolerance.relative_error``.
 
@@ -273,7 +273,7 @@ class _Noise:
             floors = None if allowance.floor is None else allowance.floor.outputs
             unit, least = f"the noise floor of {dtype.value}", LEAST_FLOOR.get(dtype, 0.0)
         elif dtype.quantizes_activations:
-            floors = {output.name: _error(output) for output in twin.loss.outputs}
+            floors = dict.fromkeys((output.name for output in twin.loss.outputs), _error(_worst_output(twin.loss)))
             unit, least, factor, bound = "what rounding costs", LEAST_FLOOR[dtype], TWO_ROUNDINGS, TWO_ROUNDINGS
         else:
             floors = twin.floor
