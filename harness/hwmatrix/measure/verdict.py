@@ -4,8 +4,9 @@
   what rounding alone changes, simulated on the CPU.
 - Where a target quantizes weights, they are compared with those of its twin, the same graph with these weights as float32 numbers, and
   may differ by ``Tolerance.excess`` times the noise floor of float32.
-- Where it also quantizes activations, as its twin then does, they may differ by ``TWO_ROUNDINGS`` times what rounding costs, the twin's own
-  error in its worst output: sums in another order quantize some activations to the neighboring step, so that outputs differ as if they were rounded independently.
+- Where it also quantizes activations, as its twin then does, they may differ by ``TWO_ROUNDINGS`` times what rounding costs, the
+  twin's own error in its worst output: sums in another order quantize some activations to the neighboring step, so that outputs differ as
+  if they were rounded independently.
 
 If the floor is not known, or ``excess`` is None, the distance from the reference may be ``Tolerance.relative_error``.
 
