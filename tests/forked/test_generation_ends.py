@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from hwmatrix.models.bundle import Bundle, Generation, GenerationPrompt
-from hwmatrix.records import CellResult, Dtype, Limits, MeasureRule, Placement, Prepared, Stage, Status, Tolerance
+from hwmatrix.records import CellResult, Dtype, Limits, MeasureRule, Placement, Prepared, Role, Stage, Status, Tolerance
 from hwmatrix.runner import cell, generating
 from hwmatrix.runner.forked import run_forked
 from hwmatrix.runner.job import CellJob
@@ -53,6 +53,8 @@ class Failing:
     fail: Callable[[], None]
     at: int
     prompt = 2
+    answers: Any = None
+    """The logits of every step; None: those that the prompt expects."""
 
     def __init__(self, **_: Any) -> None:
         self._prompts = 0
@@ -84,7 +86,8 @@ class Failing:
         for number in range(STEPS):
             if self._prompts == self.prompt and number == self.at:
                 self.fail()
-            on_step(number, lambda number=number: asked.logits[number])  # type: ignore[misc]
+            logits = asked.logits if self.answers is None else self.answers
+            on_step(number, lambda number=number, logits=logits: logits[number])  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,17 @@ def test_a_verdict_stands_whatever_the_timing_ends_in(fail: Callable[[], None], 
     assert (result.status, result.stage, result.error, result.timing_detail) == (Status.PASS, Stage.MEASURE, None, reason)
 
 
-def result_with(monkeypatch: pytest.MonkeyPatch, **failing: Any) -> CellResult:
+def test_wrong_logits_are_a_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = np.arange(STEPS * 7, dtype=np.float32).reshape(STEPS, 1, 7)
+    asked = Generation(forced=tuple(dataclasses.replace(prompt(name), logits=logits) for name in ("traced", "longer")), free=(), floors={})
+    monkeypatch.setattr(Bundled, "generation", lambda _bundle: asked)
+    found = {
+        role: result_with(monkeypatch, role=role, fail=None, at=STEPS, answers=logits).status for role in (Role.MODEL, Role.CANARY_WRONG)
+    }
+    assert found == {Role.MODEL: Status.PASS, Role.CANARY_WRONG: Status.MISMATCH}
+
+
+def result_with(monkeypatch: pytest.MonkeyPatch, *, role: Role = Role.MODEL, **failing: Any) -> CellResult:
     """The result of a timed cell of such a target, in a process of its own."""
     kind = type("Failing", (Failing,), failing)
     monkeypatch.setattr(generating, "target_class", lambda _: kind)
@@ -130,7 +143,7 @@ def result_with(monkeypatch: pytest.MonkeyPatch, **failing: Any) -> CellResult:
     planned = dataclasses.replace(planned, limits=LIMITS, settings=dataclasses.replace(planned.settings, new_tokens=STEPS))
     job = CellJob(
         cell=planned,
-        model=make.model_plan(),
+        model=dataclasses.replace(make.model_plan(), role=role),
         target=target,
         bundle=Path(),
         rule=MeasureRule(),

@@ -20,7 +20,7 @@ from hwmatrix.models import bundle as bundles
 from hwmatrix.models.generation import LENGTH, PADDED, TRACED, UNCACHED
 from hwmatrix.models.generation_export import DECODE, PREFILL, SPECIALIZED
 from hwmatrix.models.learning import quality
-from hwmatrix.records import Dtype, NoiseFloor, Stage, Status
+from hwmatrix.records import Dtype, NoiseFloor, Role, Stage, Status
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner.job import (
     CellJob,
@@ -72,6 +72,7 @@ def run(job: CellJob, progress: Progress) -> Judged:
     target.check()
     bundle = bundles.verify(job.bundle)
     asked = bundle.generation().in_passes() if descriptor.exports else bundle.generation()
+    asked = _with_wrong_logits(asked) if job.model.role is Role.CANARY_WRONG else asked
     progress.found(bundle=bundle.digest, inputs=bundle.kinds, text_path=bundle.text_path)
     parameters, load_ms = timed(lambda: target.load_generator(bundle))
     # Exported graphs are read where they are compiled: their loading is part of ``prepare_ms``.
@@ -147,6 +148,12 @@ def _judged(  # noqa: PLR0917 - what a cell has at this point
 def _check(descriptor: Descriptor) -> None:
     if descriptor.no_generation is not None:
         raise UnsupportedError(descriptor.no_generation, needs=("a cache of fixed size",), error_type="generation_unsupported")
+
+
+def _with_wrong_logits(asked: Generation) -> Generation:
+    """The forced prompts with other logits than the reference's: a target that passes with these is not really compared."""
+    forced = tuple(dataclasses.replace(prompt, logits=np.roll(prompt.logits, 1, axis=-1)) for prompt in asked.forced)
+    return dataclasses.replace(asked, forced=forced, free=())
 
 
 class _Found:

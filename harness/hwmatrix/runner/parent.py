@@ -23,7 +23,7 @@ from hwmatrix.faults.catalogue import catalogue
 from hwmatrix.measure import memory
 from hwmatrix.measure.cores import apart
 from hwmatrix.measure.latency import median
-from hwmatrix.models.canary import canary_plans
+from hwmatrix.models.canary import WRONG, canary_plans
 from hwmatrix.models.factory.rules import overrides
 from hwmatrix.records import (
     CellPlan,
@@ -249,6 +249,7 @@ class _Cells:
         self._lost: str | None = None
         self._distrusted: dict[Dtype, str] = {}
         """The reduced precisions in which the wrong model has passed, with the sentence that says so."""
+        self._distrusted_generation: str | None = None
 
     def run_canaries(self) -> tuple[bool | None, str | None]:
         """Whether the known-good model passes and the wrong one is a mismatch, with the reason if not.
@@ -266,6 +267,7 @@ class _Cells:
         problems = [_unlike(result) for result in results if result.status is not _CANARY_WANTED[result.role]]
         if not problems:
             self._check_reduced(ran_in=dtype)
+            self._check_generation()
         self._checks_with = dtype if not problems and self._may_be_lost() else None
         return not problems, "; ".join(problems) or None
 
@@ -289,6 +291,21 @@ class _Cells:
                 result = self.run(self._canary_cell(wrong, dtype), wrong, canaries_failed=None)
                 if result.status is Status.PASS:
                     self._distrusted[dtype] = _unlike(result)
+
+    def _check_generation(self) -> None:
+        """Run the smallest cell that generates against wrong logits: if it passes, no cell that generates can be trusted."""
+        found = [cell for cell in self._order.cells if cell.settings.new_tokens and cell.adaptation is None]
+        made = [cell for cell in found if (entry := self._order.bundles.get(cell.model_key)) is not None and entry.key is not None]
+        if made:
+            cell = min(made, key=lambda each: each.limits.memory_mb)
+            model = dataclasses.replace(self._order.plan.model_of(cell), role=Role.CANARY_WRONG)
+            result = self.run(dataclasses.replace(cell, key=f"{WRONG}/{cell.key}"), model, canaries_failed=None)
+            if result.status is Status.PASS:
+                self._distrusted_generation = _unlike(result)
+
+    def _distrust(self, settings: Settings) -> str | None:
+        """Why no cell with these settings can be trusted; None if it can."""
+        return self._distrusted.get(settings.dtype) or (self._distrusted_generation if settings.new_tokens else None)
 
     def _canary_cell(self, model: ModelPlan, dtype: Dtype) -> CellPlan:
         target = self._order.target.name
@@ -379,7 +396,7 @@ class _Cells:
             status, stage = Status.FACTORY_ERROR, Stage.BUILD
             message = (entry.message if entry else None) or "no bundle was built for it"
             kind = (entry.error_type if entry else None) or "factory_failed"
-        elif (failed := canaries_failed or self._distrusted.get(cell.settings.dtype)) is not None and model.role is Role.MODEL:
+        elif (failed := canaries_failed or self._distrust(cell.settings)) is not None and model.role is Role.MODEL:
             status, stage, kind = Status.INFRA_ERROR, Stage.LOAD, "canary_failed"
             message = f"not run, because the canaries failed and no verdict could be trusted: {failed}"
         elif self._lost is not None:

@@ -37,6 +37,7 @@ class Machine:
         self.ran: list[str] = []
         self.blind: tuple[Dtype, ...] = ()
         """The precisions in which it takes the wrong canary for right."""
+        self.blind_to_generation = False
 
     def run(self, _order: ShardOrder, cell: CellPlan, _model: ModelPlan, **_: Any) -> CellPlan:
         self.ran.append(cell.model)
@@ -44,7 +45,8 @@ class Machine:
         return cell
 
     def result_of(self, end: CellPlan, *, model: ModelPlan, **_: Any) -> CellResult:
-        wrong = Status.MISMATCH if model.name == WRONG and end.settings.dtype not in self.blind else Status.PASS
+        blind = end.settings.dtype in self.blind or (self.blind_to_generation and end.settings.new_tokens)
+        wrong = Status.MISMATCH if model.role is Role.CANARY_WRONG and not blind else Status.PASS
         status = self._failing.get(model.name, wrong)
         message = "its own fault"
         if self._is_lost:
@@ -56,12 +58,21 @@ class Machine:
         return dataclasses.replace(result, **failure | {"error": dataclasses.replace(failure["error"], message=message)})
 
 
-def rows(
-    folder: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch, backend: str = "cuda", reduced: tuple[str, ...] = ()
+def rows(  # noqa: PLR0917 - a machine and its cells
+    folder: Path,
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str = "cuda",
+    reduced: tuple[str, ...] = (),
+    new_tokens: int = 0,
 ) -> dict[str, tuple[str, str, str]]:
-    """The status, the type of the error and its message of each cell in the shard. Cells of ``reduced`` models are in int8."""
+    """The status, the type of the error and its message of each cell in the shard.
+
+    Cells of ``reduced`` models are in int8 or, with ``new_tokens``, generate.
+    """
     plan = make.plan(models=MODELS, targets=(backend,), timing=False)
-    in_int8 = [dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, dtype=Dtype.INT8)) for cell in plan.cells]
+    changes: dict[str, Any] = {"new_tokens": new_tokens} if new_tokens else {"dtype": Dtype.INT8}
+    in_int8 = [dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, **changes)) for cell in plan.cells]
     cells_of = [each if each.model in reduced else cell for cell, each in zip(plan.cells, in_int8, strict=True)]
     tolerances = plan.tolerances | {Dtype.INT8: Tolerance(relative_error=0.5, reason="a test")}
     plan = dataclasses.replace(plan, cells=tuple(cells_of), tolerances=tolerances)
@@ -125,6 +136,15 @@ def test_a_reduced_precision_in_which_the_wrong_model_passes_has_no_verdicts(
     found = rows(tmp_path, machine, monkeypatch, "openvino", reduced=("m1", "m3"))
     reduced = {("infra_error", "canary_failed") if blind else ("pass", "")}
     assert {found[model][:2] for model in ("m1", "m3")} == reduced
+    assert {found[model][:2] for model in ("m0", "m2", "m4")} == {("pass", "")}
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_if_wrong_logits_pass_no_generation_has_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, blind: bool) -> None:
+    machine = Machine(failing={}, lost_in=None)
+    machine.blind_to_generation = blind
+    found = rows(tmp_path, machine, monkeypatch, "openvino", reduced=("m1", "m3"), new_tokens=4)
+    assert {found[model][:2] for model in ("m1", "m3")} == {("infra_error", "canary_failed") if blind else ("pass", "")}
     assert {found[model][:2] for model in ("m0", "m2", "m4")} == {("pass", "")}
 
 

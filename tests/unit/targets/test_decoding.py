@@ -44,4 +44,4 @@ def test_a_graph_that_returns_no_position_lacks_an_output() -> None:
     )
     judged = verdict.incomparable(parity.compare(seen, {name: np.ones((1, 5), np.float32) for name in seen}))
     assert judged is not None
-    assert judged.error_type == "missing_output"
+    assert judged[0] == "missing_output"
