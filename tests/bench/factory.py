@@ -22,6 +22,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from type_parts import part_of, requested_part
+
 from hwmatrix.errors import CellFailure
 from hwmatrix.models.factory import pins as pins_module
 from hwmatrix.models.factory.pins import (
@@ -29,8 +31,6 @@ from hwmatrix.models.factory.pins import (
     PinnedType,
     better,
     parse,
-    part_asked,
-    part_of,
     pinned,
     pinned_versions,
     short,
@@ -115,7 +115,7 @@ def _part(arguments: argparse.Namespace, pins: PinnedList | None) -> set[str] | 
     if not arguments.part or pins is None:
         return None
     try:
-        number, parts = part_asked({"--part": arguments.part}, "--part", day=0)
+        number, parts = requested_part({"--part": arguments.part}, "--part", day=0)
     except ValueError as error:
         raise SystemExit(str(error)) from error
     chosen = part_of(pins.passing, number, parts)

@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from type_parts import requested_part
 
-from hwmatrix.models.factory.pins import PinnedList, PinnedType, parse, part_asked, written
+from hwmatrix.models.factory.pins import PinnedList, PinnedType, parse, written
 from hwmatrix.models.factory.rules import overrides
 from hwmatrix.models.types import installed_version, pinned
 from hwmatrix.records import Family
@@ -33,7 +34,7 @@ def built(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.long
 def test_a_part_of_what_passed_still_passes(capsys: pytest.CaptureFixture[str]) -> None:
-    part, parts = part_asked(os.environ, VARIABLE, day=dt.datetime.now(dt.UTC).date().toordinal())
+    part, parts = requested_part(os.environ, VARIABLE, day=dt.datetime.now(dt.UTC).date().toordinal())
     with capsys.disabled():
         sys.stdout.write(f"\npinned types, part {part} of {parts}; {VARIABLE}={part}/{parts} repeats it\n")
     done = built("--part", f"{part}/{parts}")

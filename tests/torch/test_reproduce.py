@@ -19,6 +19,7 @@ import pytest
 from factory_plans import cell_plan, target_plan
 from fake_target import outcome_of
 from script_runs import ran, ran_warm
+from type_parts import requested_part
 
 from hwmatrix.cli.main import main
 from hwmatrix.errors import ConfigError, NothingSelectedError
@@ -28,7 +29,6 @@ from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import find_or_build
-from hwmatrix.models.factory.pins import part_asked
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.records import Dtype, Family, Settings, Size, Status, Tolerance
 from hwmatrix.runner import cell
@@ -208,7 +208,7 @@ def test_a_part_of_all_types_can_be_written_as_scripts(tmp_path: Path) -> None:
     """Another twentieth of them every day, as in test_factory_pins: weights, inputs and outputs of the script are those of the factory."""
     from hwmatrix.models.reference import from_factory
 
-    part, parts = part_asked(os.environ, "HWMATRIX_PINS_PART", day=dt.datetime.now(dt.UTC).date().toordinal())
+    part, parts = requested_part(os.environ, "HWMATRIX_PINS_PART", day=dt.datetime.now(dt.UTC).date().toordinal())
     with duckdb.connect(str(ARCHITECTURES), read_only=True) as connection:
         passed = connection.execute(
             "SELECT DISTINCT model FROM cells WHERE target = 'cpu' AND size = 'tiny' AND status = 'pass' AND model = architecture"

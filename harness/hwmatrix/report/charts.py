@@ -400,7 +400,9 @@ def _state(cell: CellRow) -> str:
 def _word(cell: CellRow) -> str:
     """The text of a small rectangle: why a cell that passed is not High, the speed over cpu, or the status."""
     if cell.status is Status.PASS:
-        return (cell.level_reason or "").partition(",")[0] or (times(cell.speed) if cell.speed is not None else "High")
+        return (cell.level_reason or "").partition(",")[0].removesuffix(" than cpu") or (
+            times(cell.speed) if cell.speed is not None else "High"
+        )
     return "Low" if cell.level is Level.LOW else cell.status.value.replace("_", " ")
 
 

@@ -163,7 +163,10 @@ def _by_content(databases: Sequence[Path]) -> list[Path]:
     found: dict[str, Path] = {}
     for path in databases:
         with reading(path) as connection:  # raises, with the file's name, unless it is a merged database of a supported version
-            views = {name for (name,) in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()}
+            views = {
+                name
+                for (name,) in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal AND NOT temporary").fetchall()
+            }
         if foreign := sorted(views & set(_TABLES)):
             what = f"{path}: it has views instead of tables, which could read other files: {', '.join(foreign)}"
             raise StoreError(what, advice="Ask whoever made it: no hwmatrix writes such a database.")
