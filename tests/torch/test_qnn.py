@@ -339,8 +339,8 @@ def test_by_default_the_htp_gets_the_operators_of_the_export(tmp_path: Path, dty
 
     from hwmatrix.targets.qnn.graph import make_graph
 
-    path = norm_graph(tmp_path, scale_first=True)
-    samples = [{"x": np.ones((2, 16, 4), np.float32)}]
+    path = norm_graph(tmp_path, scale_first=True, shape=(8, 16, 4))
+    samples = [{"x": np.random.default_rng(0).normal(size=(8, 16, 4)).astype(np.float32)}]
     given = export("torch", path)
     made = make_graph(given, tmp_path, dtype=dtype, samples=samples)
     quantization = {"QuantizeLinear", "DequantizeLinear"}
