@@ -227,7 +227,7 @@ def _facts(cell: MeasuredCell) -> dict[str, str]:
         "weights, inputs and reference outputs": cell.bundle and f"bundle {cell.bundle}",
         "image": cell.image,
         "to rerun with hwmatrix": cell.again,
-        "belongs to": belongs_to(status=cell.status, error_type=cell.error_type, method=cell.method, target=cell.target.name),
+        "belongs to": belongs_to(status=cell.status, error_type=cell.error_type, preparation=cell.preparation, target=cell.target.name),
         "other cells that fail": "; ".join(cell.also_failing),
     }
     return {name: value for name, value in facts.items() if value}

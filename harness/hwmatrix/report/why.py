@@ -105,7 +105,9 @@ def _answer(rows: ReportRows, cell: CellRow, stages: dict[Stage, float]) -> Answ
         alternatives=alternatives(rows.cells, cell) if cell.status is not Status.PASS else (),
         doubts=tuple(f"{row['doubt']}: {row['detail']}" for row in rows.analysis.doubts if row["cell_key"] == cell.cell_key),
         attempts=adapted.by_cell(rows).get(cell.cell_key, ()),
-        belongs_to=belongs_to(status=cell.status, error_type=cell.error_type, method=cell.method, target=cell.target, origin=cell.origin),
+        belongs_to=belongs_to(
+            status=cell.status, error_type=cell.error_type, preparation=cell.preparation, target=cell.target, origin=cell.origin
+        ),
     )
 
 
