@@ -165,7 +165,7 @@ def test_cells_show_latency_speed_or_memory_but_no_speed_of_an_emulator(page: Pa
     assert [cell.split("\n") for cell in first[7:10]] == [["Medium", "emulated"]] * 3
     page.go(f"{published}#view=matrix&show=speed")
     first = page.evaluate("[...document.querySelector('#matrix .body [role=row]').children].map(cell => cell.innerText)")
-    assert first[2].endswith("×")
+    assert first[2] == "High", "a tiny model has no speed"
     assert [cell.split("\n") for cell in first[7:11]] == [["Medium", "emulated"]] * 3 + [["Medium", "software"]]
     page.go(f"{published}#view=matrix&show=memory&sort=-openvino.container")
     sizes = [float(text.split()[0]) for text in cells(page, '[aria-colindex="3"][data-cell]') if "MiB" in text]

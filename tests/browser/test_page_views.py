@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.containers
 
-CHARTS = {"overview": {"families", "matrix"}, "performance": {"latency", "speedup"}, "memory": {"memory"}, "tradeoffs": {"tradeoffs"}}
+CHARTS = {"overview": {"families", "matrix"}, "performance": {"latency"}, "memory": {"memory"}, "tradeoffs": {"tradeoffs"}}
 DRAWN = "[...document.querySelectorAll('#view-%s [data-chart]')].every(figure => figure.querySelector('svg, .nothing'))"
 MIDDLE = """
     (() => {
