@@ -1,6 +1,6 @@
 """The matrix on the page, in a real Chromium: what is shown, filtered, sorted, linked, reached by keyboard, and printed."""
 
-# ruff: noqa: RUF001 - the sign of a ratio is meant
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
