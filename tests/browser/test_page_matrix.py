@@ -1,6 +1,5 @@
 """The matrix on the page, in a real Chromium: what is shown, filtered, sorted, linked, reached by keyboard, and printed."""
 
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
