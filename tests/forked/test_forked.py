@@ -200,14 +200,14 @@ def test_only_the_end_of_a_long_log_is_kept() -> None:
 
 
 def test_a_message_beyond_a_pipes_buffer_arrives_whole() -> None:
-    text = "x" * 5_000_000
+    texts = {str(number): "x" * 1000 for number in range(5000)}
 
     def work(send: Send) -> None:
-        send({"text": text})
+        send(texts)
         send({"after": True})
 
     end = run(work)
-    assert end.messages == ({"text": text}, {"after": True})
+    assert end.messages == (texts, {"after": True})
 
 
 def test_half_a_message_of_a_killed_child_is_none() -> None:
@@ -385,11 +385,11 @@ def test_a_bad_line_ends_its_cell_and_the_next_one_runs(line: bytes) -> None:
     def bad(send: Send) -> None:
         send({"stage": "load", "facts": {}})
         write_beside(line + b"\n", known)
-        send({"verdict": "pass", "facts": {}, "error": None})
+        send({"verdict": "pass", "final": True, "facts": {}, "error": None})
 
     def good(send: Send) -> None:
         send({"stage": "load", "facts": {}})
-        send({"verdict": "pass", "facts": {}, "error": None})
+        send({"verdict": "pass", "final": True, "facts": {}, "error": None})
 
     found = [
         result_of(run(work), cell=make.cell_plan(), model=make.model_plan(), target=make.target_plan(), started_at="2026-01-02T03:04:06")

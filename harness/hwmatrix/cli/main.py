@@ -61,6 +61,8 @@ _COMMANDS: Final = (
 
 _DEFAULT_VALUES: Final = {"--compare": "newest"}
 """Options that may be given without a value, and the value that they get then."""
+_CONTINUED: Final = frozenset({"matrix", "ops"})
+"""Commands with the option --resume."""
 _TOLD_ON_IMPORT: Final = ("torchao", "torch.utils._pytree")
 """Loggers that warn when torchao is imported, about GPUs and classes of its own. transformers imports it wherever it is installed."""
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
@@ -178,9 +180,7 @@ def _log_at(level: str) -> None:
 
 def _can_continue(words: list[str]) -> bool:
     """Whether the command of these words has the option --resume."""
-    app = program(words[0] if words else None)
-    command = typer.main.get_group(app).commands.get(words[0] if words else "")
-    return any("--resume" in parameter.opts for parameter in command.params) if command is not None else False
+    return bool(words) and words[0] in _CONTINUED
 
 
 def spread(words: list[str], command: Any) -> list[str]:

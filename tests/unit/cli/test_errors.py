@@ -54,7 +54,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setitem(sys.modules, "torch", None)
     for module in (reporter, integration):
-        monkeypatch.setattr(module, "hardware_detector", Detector)
+        monkeypatch.setattr(module, "HardwareDetector", Detector)
     monkeypatch.setattr(reporter, "get_global_resource_pool", ResourcePool)
     monkeypatch.setattr(stack, "in_a_process", lambda *_: pytest.fail("nothing may be executed without --test-hardware"))
     before = signal.getsignal(signal.SIGTERM)

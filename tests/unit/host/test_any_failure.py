@@ -32,7 +32,7 @@ SETTINGS = dataclasses.replace(make.SETTINGS, batch=8)
 
 
 def planned() -> Plan:
-    """Three models in two waves on two targets. Cells are retried with another batch and another export."""
+    """Three models in two waves on two targets. Cells are retried with another batch and with replaced operators."""
     made = make.plan(models=[f"m{number}" for number in range(3)], targets=("cpu", "onnxruntime"))
     return dataclasses.replace(
         made,
@@ -99,7 +99,7 @@ def test_the_run_without_failures_has_all_steps(start: Callable[[Failing], dict[
     assert whole.calls == CALLS
     assert set(verdicts) == {cell.key for cell in planned().cells}
     assert "not_run" not in verdicts.values()
-    assert {key.partition("+")[2].partition("=")[0] for key in whole.ran} == {"", "batch", "export"}
+    assert {key.partition("+")[2].partition("=")[0] for key in whole.ran} == {"", "batch", "rewrite"}
 
 
 @pytest.mark.parametrize(

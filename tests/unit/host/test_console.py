@@ -171,7 +171,7 @@ def test_on_github_a_target_is_a_group_and_no_text_is_a_command() -> None:
     on_github.begin("qnn", 0, "survey")
     lines = printed(shown).splitlines()
     assert [line for line in lines if line.lstrip().startswith("::") or "##[" in line] == [
-        "::group::cpu: 1 cells",
+        "::group::cpu: 1 cell",
         "::endgroup::",
         "::group::qnn: survey",
     ]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,37 +107,49 @@ def test_no_container_runs_as_the_machine_s_root(monkeypatch: pytest.MonkeyPatch
     assert containers.container_user(engine(rootless=rootless)) == user
 
 
-def test_a_writable_folder_belongs_to_the_containers_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed: dict[str, tuple[int, int]] = {}
-    monkeypatch.setattr(os, "chown", lambda path, uid, gid, **_: changed.update({str(path): (uid, gid)}))
-    monkeypatch.setattr(os, "getuid", lambda: 0)
-    (tmp_path / "out/deep").mkdir(parents=True)
-    (tmp_path / "out/deep/file").touch()
-    assert containers.prepare_writable(tmp_path / "out", engine()) == tmp_path / "out"
-    assert changed == dict.fromkeys([str(tmp_path / "out"), str(tmp_path / "out/deep"), str(tmp_path / "out/deep/file")], (10001, 10001))
-    changed.clear()
-    monkeypatch.setattr(os, "getuid", lambda: 1000)
-    containers.prepare_writable(tmp_path / "new/folder", engine())
-    assert (tmp_path / "new/folder").is_dir()
-    assert changed == {}
+@pytest.fixture
+def owned(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The owners that root gives, by path. Names are relative to an open folder, and no link is followed."""
+    given: dict[str, int] = {}
 
-
-def test_what_vanishes_from_a_shared_folder_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed: list[str] = []
-
-    def chown(path: str, *_: int, **__: bool) -> None:
-        os.stat(path)  # noqa: PTH116 - what chown does first
-        changed.append(str(path))
-        if path == str(tmp_path):
-            shutil.rmtree(tmp_path / ".partial-of-another-run")
+    def chown(path: Any, uid: int, _gid: int, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> None:
+        folder = "" if dir_fd is None else f"{Path(f'/proc/self/fd/{dir_fd}').readlink()}/"
+        assert dir_fd is None or not follow_symlinks
+        os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+        given[f"{folder}{path}"] = uid
 
     monkeypatch.setattr(os, "chown", chown)
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    for name in (".partial-of-another-run", "bundle"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").touch()
+    return given
+
+
+def test_a_writable_folder_belongs_to_the_containers_user(tmp_path: Path, owned: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    (out / "deep").mkdir(parents=True)
+    (out / "deep/file").touch()
+    (out / "link").symlink_to("/etc")
+    assert containers.prepare_writable(out, engine()) == out
+    assert owned == dict.fromkeys([str(out / "deep/file"), str(out / "deep"), str(out / "link"), str(out)], 10001)
+    assert list(owned)[-1] == str(out), "last: before, no container can write in it"
+    owned.clear()
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    containers.prepare_writable(tmp_path / "new/folder", engine())
+    assert (tmp_path / "new/folder").is_dir()
+    assert owned == {}
+
+
+def test_what_vanishes_from_a_shared_folder_is_left_out(tmp_path: Path, owned: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle/file").touch()
+    whole = os.fwalk
+
+    def walk(*words: Any, **options: Any) -> Any:
+        for here, folders, files, descriptor in whole(*words, **options):
+            yield here, folders, [*files, "gone"], descriptor
+
+    monkeypatch.setattr(os, "fwalk", walk)
     containers.prepare_writable(tmp_path, engine())
-    assert set(changed) == {str(tmp_path), str(tmp_path / "bundle"), str(tmp_path / "bundle/file")}
+    assert set(owned) == {str(tmp_path), str(tmp_path / "bundle"), str(tmp_path / "bundle/file")}
 
 
 def test_an_owner_is_a_process_and_not_only_its_number() -> None:

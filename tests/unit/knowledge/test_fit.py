@@ -74,7 +74,8 @@ def on(hardware: str = "cpu", model: str = "bert", **given: Any) -> HardwareFit:
 def recorded(path: Path, peaks: Mapping[int, float], *, plan: ModelPlan = NAMELESS, target: str = "cpu", **changes: Any) -> Path:
     """A database with measured cells of one model, by batch."""
     with Database(path) as database:
-        database.run(plan=json.dumps({"models": [json.loads(to_json(plan))]}))
+        plans = [dataclasses.replace(plan, batch=batch) for batch in peaks]  # as a run's plan has them: one for each batch
+        database.run(plan=json.dumps({"models": [json.loads(to_json(each)) for each in plans]}))
         database.shard("s", target)
         for batch, peak in peaks.items():
             settings = {"size": plan.size.value, "sequence_length": plan.sequence_length, "hub_id": plan.hub_id, "batch": batch}
