@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -176,7 +175,7 @@ def test_a_failed_start_is_an_engine_error_or_an_exit_code_and_leaves_nothing(en
 
 def test_only_containers_of_dead_owners_are_removed(engine: Engine, image: str) -> None:
     name = f"hwmatrix-test-{os.getpid()}"
-    labels = {containers.LABEL: "1", containers.HOST_LABEL: socket.gethostname()}
+    labels = {containers.LABEL: "1", containers.HOST_LABEL: containers.process_namespace()}
     owners = {f"{name}-dead": "1:12.00", f"{name}-alive": own_mark()}
     with contextlib.closing(engine.client()) as client:
         try:

@@ -173,7 +173,7 @@ def running(
                 name=full_name,
                 entrypoint=list(entrypoint) if entrypoint else None,
                 environment=dict(environment or {}),
-                labels={**(labels or {}), LABEL: "1", OWNER_LABEL: own_mark(), HOST_LABEL: _here()},
+                labels={**(labels or {}), LABEL: "1", OWNER_LABEL: own_mark(), HOST_LABEL: process_namespace()},
                 **options,
             )
             # Attached before the start, so that no output is missed and the engine need not store any.
@@ -270,7 +270,8 @@ def remove_leftovers(engine: Engine) -> tuple[str, ...]:
     client = engine.client()
     try:
         with _engine_errors("looking for left-over containers failed"):
-            found = client.containers.list(all=True, filters={"label": [f"{LABEL}=1", f"{HOST_LABEL}={_here()}"]}, ignore_removed=True)
+            labels = [f"{LABEL}=1", f"{HOST_LABEL}={process_namespace()}"]
+            found = client.containers.list(all=True, filters={"label": labels}, ignore_removed=True)
         for container in found:
             if living(container.labels.get(OWNER_LABEL, "")) is None:
                 _remove(client, str(container.name))
@@ -280,7 +281,7 @@ def remove_leftovers(engine: Engine) -> tuple[str, ...]:
     return tuple(removed)
 
 
-def _here() -> str:
+def process_namespace() -> str:
     """Where this machine's process IDs are valid: the host's name, and on Linux the namespace of process IDs."""
     namespace = Path("/proc/self/ns/pid")
     return f"{socket.gethostname()} {namespace.readlink() if namespace.is_symlink() else ''}".rstrip()
