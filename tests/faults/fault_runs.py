@@ -127,11 +127,15 @@ def make_plan(cases: Sequence[Case], *, backend: str, isolation: Isolation = Iso
                 size=Size.TINY,
                 target=name,
                 settings=settings,
-                limits=Limits(timeout_s=case.timeout_s, memory_mb=case.memory_mb),
+                limits=_limits(case),
             )
             for case in cases
         ),
     )
+
+
+def _limits(case: Case) -> Limits:
+    return Limits(timeout_s=case.timeout_s, memory_mb=case.memory_mb)
 
 
 def _model(case: Case) -> ModelPlan:
@@ -142,6 +146,7 @@ def _model(case: Case) -> ModelPlan:
         architecture=ARCHITECTURE,
         model_class=MODEL_CLASS,
         config={"fault": case.fault, "place": case.place},
+        limits=_limits(case),
     )
 
 

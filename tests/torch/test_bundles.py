@@ -212,6 +212,7 @@ def test_full_models_are_all_checked() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "hint"),
     [
+        ({"config": {"position_buckets": 32}}, "unknown_config_key", "config: BertConfig has no 'position_buckets'"),
         ({"config": {"hiden_size": 32}}, "unknown_config_key", "config: BertConfig has no 'hiden_size': did you mean 'hidden_size'"),
         ({"config": {"hidden_size": "wide"}}, "bad_config", "BertConfig"),
         ({"config": {"hidden_size": 33}}, "build_failed", "BertForMaskedLM"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shlex
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +21,7 @@ from hwmatrix.models.checkpoint import plan_for
 from hwmatrix.models.classify import classify
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.types import TypeList, listing
-from hwmatrix.records import TYPE_PREFIX, Axes, Dtype, ModelPlan, Plan, Size, Structure
+from hwmatrix.records import TYPE_PREFIX, Axes, Dtype, Isolation, ModelPlan, Plan, Size, Structure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -170,12 +173,14 @@ def _unknown_problem(model: str, matrix: LoadedMatrix, known: TypeModels) -> Pro
 def fetch_weights(plan: Plan, cache: Path) -> Plan:
     """Fetch the weights of models with ``weights: hub``. If that fails, the plan records the reason, and the other models run.
 
-    Paths of local checkpoints in matrix.yaml become absolute, because containers mount them at the same path.
+    Paths of local checkpoints in matrix.yaml become absolute, because containers mount them at the same path, and the user of containers
+    must be able to read them.
     """
-    return dataclasses.replace(plan, models=tuple(_fetched(model, cache) for model in plan.models))
+    in_container = plan.isolation is Isolation.CONTAINER
+    return dataclasses.replace(plan, models=tuple(_fetched(model, cache, in_container=in_container) for model in plan.models))
 
 
-def _fetched(model: ModelPlan, cache: Path) -> ModelPlan:
+def _fetched(model: ModelPlan, cache: Path, *, in_container: bool) -> ModelPlan:
     try:
         if model.weights == HUB:
             return hub.resolve(model, cache)
@@ -183,10 +188,24 @@ def _fetched(model: ModelPlan, cache: Path) -> ModelPlan:
             folder = Path(model.weights).absolute()
             if not folder.is_dir():
                 return dataclasses.replace(model, unbuildable=f"{folder} is not a folder: name a checkpoint's folder")
+            if (unreadable := _unreadable(folder, in_container=in_container)) is not None:
+                return dataclasses.replace(model, unbuildable=unreadable)
             return dataclasses.replace(model, weights=str(folder))
     except CellFailure as failure:
         return dataclasses.replace(model, unbuildable=str(failure))
     return model
+
+
+def _unreadable(folder: Path, *, in_container: bool) -> str | None:
+    """What of a checkpoint the user cannot read who loads it, and what to do; None: nothing."""
+    others = in_container and os.geteuid() == 0  # root's containers run as a user who owns nothing
+    for path in (folder, *sorted(folder.rglob("*"))):
+        needed = stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0)
+        readable = path.stat().st_mode & needed == needed if others else os.access(path, os.R_OK)
+        if not readable:
+            who = "the user of containers" if others else "this user"
+            return f"{path} cannot be read by {who}: chmod -R a+rX {shlex.quote(str(folder))}"
+    return None
 
 
 def _architectures(words: Sequence[str], matrix: LoadedMatrix, extra: tuple[ModelPlan, ...], problems: list[Problem]) -> tuple[str, ...]:

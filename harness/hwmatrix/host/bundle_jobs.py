@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import duckdb
 
+from hwmatrix.basics.files import write_atomically
 from hwmatrix.errors import StoreError
 from hwmatrix.host import infrastructure
 from hwmatrix.host.executors import Job, follow
@@ -68,7 +69,9 @@ def make_bundles(order: RunOrder, models: Sequence[ModelPlan], view: View, *, to
     view.begin(_BUNDLES, total, "to build or find")
     ended = follow(order.executor, job, view, _BUNDLES)
     if ended.code != 0:
-        raise infrastructure.failure(order.reference, "the bundles could not be made", ended)
+        log = order.folder.path / "bundles.log"
+        write_atomically(log, f"{ended.output}\n")
+        raise infrastructure.failure(order.reference, f"the bundles could not be made; {log} has the whole output", ended)
     view.end(_BUNDLES)
 
 

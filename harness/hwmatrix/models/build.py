@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import importlib.util
 import inspect
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -258,14 +259,21 @@ def _class(name: str) -> Any:
 
 
 def _check_keys(config_class: Any, overrides: dict[str, Any], where: str) -> None:
-    """Raise for the first key that the configuration class does not know: transformers would accept it and ignore it."""
+    """Raise for the first key that neither the configuration class nor its models know: transformers would accept it and ignore it."""
     known = _known_keys(config_class)
     for key, value in overrides.items():
-        if key not in known:
+        if key not in known and not _is_read(config_class, key):
             message = f"{where}: {config_class.__name__} has no {key!r}{_did_you_mean(key, known)}"
             raise FactoryError(message, error_type="unknown_config_key")
         if key in config_class.sub_configs and isinstance(value, dict):
             _check_keys(_nested_class(config_class, key, value), value, f"{where}.{key}")
+
+
+def _is_read(config_class: Any, key: str) -> bool:
+    """Whether the models of a configuration read a key that it does not declare, as DeBERTa reads ``position_buckets``."""
+    reads = re.compile(rf"""\bconfig(?:\.{re.escape(key)}\b|, ["']{re.escape(key)}["'])""")
+    models = Path(inspect.getfile(config_class)).parent.glob("modeling_*.py")
+    return any(reads.search(file.read_text(encoding="utf-8")) for file in models)
 
 
 def _known_keys(config_class: Any) -> set[str]:

@@ -127,6 +127,7 @@ def _config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise FactoryError(f"{folder} is not a folder: name a checkpoint's folder", error_type="no_checkpoint")
     if not path.is_file():
+        _refuse_openvino(folder)
         pipeline = (folder / "model_index.json").is_file()
         found = f"a diffusers pipeline (model_index.json), and {_DIFFUSERS}" if pipeline else "not a transformers checkpoint"
         raise FactoryError(f"{folder} has no config.json: it is {found}", error_type="no_checkpoint")
@@ -137,6 +138,15 @@ def _config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise FactoryError(f"{path} is not a JSON object", error_type="config_broken")
     return config
+
+
+def _refuse_openvino(folder: Path) -> None:
+    """Refuse a folder with a graph in OpenVINO's format, which consists of two files."""
+    graphs = sorted(path.name for path in folder.glob("*.xml") if path.with_suffix(".bin").is_file())
+    if graphs:
+        message = f"{folder} has a model in OpenVINO's format ({', '.join(graphs)}), and hwmatrix tests checkpoints of transformers: "
+        message += "name the one that it was converted from; hwmatrix converts it itself for the target openvino"
+        raise FactoryError(message, error_type="no_checkpoint")
 
 
 def _refuse_remote_code(folder: Path, auto_map: object, architecture: object, model_class: object) -> None:
@@ -170,6 +180,7 @@ def _weights(folder: Path) -> tuple[Path, ...]:
         return (single,)
     if index.is_file():
         return _shards(folder, index)
+    _refuse_openvino(folder)
     refused = sorted(path.name for path in folder.iterdir() if path.name.endswith(_REFUSED_SUFFIXES))
     if refused:
         message = (

@@ -100,7 +100,8 @@ def export(bundle: Bundle, cache: Path, limits: Limits, wanted: Wanted, run: Run
         if wanted.every or not any(each["ok"] for each in outcomes) or onnx_export.is_kept(bundle.key, cache, exporter):
             call(exporter)
     for exporter in wanted.named:
-        call(exporter)
+        if exporter not in {each["exporter"] for each in outcomes}:
+            call(exporter)
     return outcomes
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import platform
 import sys
 import uuid
-from importlib import metadata
 from typing import TYPE_CHECKING, Protocol
 
 import hwmatrix
+from hwmatrix.runner.packages import python
 from hwmatrix.store.shard import ShardIdentity
 
 if TYPE_CHECKING:
@@ -44,11 +44,8 @@ def interpreter() -> str:
 
 
 def packages() -> dict[str, str]:
-    """Every installed distribution and its version. Of two with the same name, the first on the path is the one that is imported."""
-    found: dict[str, str] = {}
-    for distribution in metadata.distributions():
-        found.setdefault(distribution.metadata["Name"], distribution.version)
-    return dict(sorted(found.items()))
+    """Every installed distribution and its version."""
+    return {fact["name"]: fact["version"] for fact in python()}
 
 
 def _with_build(name: str, version: str) -> str:

@@ -50,15 +50,15 @@ def python() -> Iterator[dict[str, Any]]:
     seen: set[str] = set()
     found = []
     for distribution in importlib.metadata.distributions():
-        name = distribution.name
-        if name and name.lower() not in seen:
+        meta: Any = distribution.metadata  # an email.message.Message, whose protocol type lacks get
+        name, version = meta.get("Name"), meta.get("Version")
+        if name and version and name.lower() not in seen:  # what an interrupted installation left has neither
             seen.add(name.lower())
-            meta: Any = distribution.metadata  # an email.message.Message, whose protocol type lacks get
             found.append(
                 {
                     "kind": "pypi",
                     "name": name,
-                    "version": distribution.version,
+                    "version": version,
                     "license": meta.get("License-Expression"),
                     "license_name": _short(meta.get("License")),
                 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.models import hub
 from hwmatrix.models.diffusion.recipes import recipes
 from hwmatrix.models.types import listing
-from hwmatrix.records import Dtype, Family, Size, Structure
+from hwmatrix.records import Dtype, Family, Isolation, Size, Structure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -310,6 +311,22 @@ def test_unavailable_weights_are_recorded_in_the_plan(here: Path, monkeypatch: p
         f"{here}/gone is not a folder: name a checkpoint's folder",
     ]
     assert [model.weights for model in plan.models] == ["recipe", "hub", str(here / "mine"), "gone"]
+
+
+@pytest.mark.parametrize(("mode", "isolation"), [(0o600, Isolation.CONTAINER), (0o644, Isolation.CONTAINER), (0o600, Isolation.NONE)])
+def test_a_checkpoint_that_the_user_of_containers_cannot_read_is_found_before_anything_is_built(
+    here: Path, monkeypatch: pytest.MonkeyPatch, mode: int, isolation: Isolation
+) -> None:
+    """Root's containers run as a user who owns none of its files."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    weights = checkpoint(here / "mine") / "model.safetensors"
+    weights.chmod(mode)
+    models = (make.model_plan("near", weights="mine"),)
+    (plan,) = fetch_weights(dataclasses.replace(make.plan(), models=models, isolation=isolation), here).models
+    if mode == 0o644 or isolation is Isolation.NONE:
+        assert plan.unbuildable is None
+    else:
+        assert plan.unbuildable == f"{weights} cannot be read by the user of containers: chmod -R a+rX {here / 'mine'}"
 
 
 @pytest.mark.parametrize("name", ["FluxTransformer2DModel", "flux", "type:flux"])

@@ -195,7 +195,7 @@ def test_a_full_disk_in_the_runner_is_a_store_error_here(scene: Scene) -> None:
 
 def test_without_bundles_nothing_can_run(scene: Scene) -> None:
     executor = FakeExecutor(ends={"bundles": Ended(code=1, output="Traceback", oom_killed=False)})
-    with pytest.raises(EngineError, match="the bundles could not be made"):
+    with pytest.raises(EngineError, match=r"the bundles could not be made; \S+bundles\.log has the whole output"):
         scene.run(scene.begin(), executor)
     assert executor.ran == []
 

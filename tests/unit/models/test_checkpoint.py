@@ -89,6 +89,19 @@ def test_pickled_weights_are_refused_without_reading_them(tmp_path: Path, name: 
     assert caught.value.error_type == "pickle_refused"
 
 
+@pytest.mark.parametrize("config", [True, False])
+def test_a_model_in_openvino_s_format_is_called_so(tmp_path: Path, *, config: bool) -> None:
+    """Its weights have the suffix of pickles, and are none."""
+    folder = checkpoint(tmp_path / "converted", BERT, weights=None)
+    (folder / "openvino_model.xml").write_text("<net/>", encoding="utf-8")
+    (folder / "openvino_model.bin").write_bytes(b"weights")
+    if not config:
+        (folder / "config.json").unlink()
+    with pytest.raises(FactoryError, match=r"OpenVINO's format \(openvino_model\.xml\).*converted from") as caught:
+        inspect(folder)
+    assert caught.value.error_type == "no_checkpoint"
+
+
 def test_pickles_beside_safetensors_do_not_matter(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"pickle")
     assert inspect(folder).weights == (folder / "model.safetensors",)
