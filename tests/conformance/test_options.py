@@ -27,6 +27,7 @@ VALUES: Final[dict[str, Any]] = {
     "attention": "eager",
     "compile": True,
     "precision_hints": False,
+    "rewrite": True,
     "soc_model": 57,
     "executable": "/usr/bin/chromium",
     "assets": "/opt/hwmatrix",

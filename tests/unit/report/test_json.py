@@ -41,6 +41,8 @@ CELL_KEYS = [
     "outputs",
     "inputs",
     "text_path",
+    "preparation",
+    "replaced",
     "divergence",
     "error",
     "evidence",

@@ -86,16 +86,6 @@ def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
         read(empty)
 
 
-def test_an_unknown_enum_value_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "m.duckdb"
-    with Database(path) as database:
-        database.run()
-        database.shard("s-cpu", "cpu")
-        database.cell(database.plan("bert", "cpu"), "s-cpu", status="splendid")
-    with pytest.raises(StoreError, match="'splendid' as status"):
-        read(path)
-
-
 def test_reading_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
