@@ -203,7 +203,7 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
     job = CellJob(
         cell=cell,
         model=model,
-        target=_adapted(order.target, cell),
+        target=_adapted(order.target, cell, model.role),
         bundle=order.cache / str(order.bundles[model.key].key),
         rule=rule if order.plan.timing else None,
         tolerances=order.plan.tolerances,
@@ -219,10 +219,15 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
     return run_forked(work, limits=cell.limits, reserves_address_space=reserves, closing=closing, writable=writable, cores=cores)
 
 
-def _adapted(target: TargetPlan, cell: CellPlan) -> TargetPlan:
-    """The target for an adapted cell: with the option that makes the change, if the change is to the target."""
+def _adapted(target: TargetPlan, cell: CellPlan, role: Role = Role.MODEL) -> TargetPlan:
+    """The target for an adapted cell: with the option that makes the change, if the change is to the target.
+
+    A canary has no operator to replace, so its target does not try to.
+    """
     change = cell.adaptation.change.data if cell.adaptation is not None else {}
     options = {name: value for name, value in change.items() if name in descriptor_of(target.backend).every_option}
+    if role in {Role.CANARY_GOOD, Role.CANARY_WRONG} and target.options.get("rewrite"):
+        return dataclasses.replace(target, options={**target.options, "rewrite": False})
     if not options:
         return target
     return dataclasses.replace(target, options={**target.options, **options}, forward_export=None)
