@@ -109,9 +109,9 @@ def test_each_documented_option_gives_verdicts(tmp_path: Path, *, slow: bool) ->
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     found = [row for shard in order.shards.glob("*.duckdb") for row in rows(shard, "SELECT target, role, status, message FROM cells")]
-    told = {name: [(row["role"], row["status"], row["message"]) for row in found if row["target"] == name] for name in targets}
-    assert {name: [each for each in cells if each[0] == "model" and each[1] != "pass"] for name, cells in told.items()} == {
-        name: [] for name in targets
-    }, json.dumps({name: target["options"] for name, target in targets.items()})
-    for name, cells in told.items():
-        assert {role: status for role, status, _ in cells} == {"canary_good": "pass", "canary_wrong": "mismatch", "model": "pass"}, name
+    told = {name: {row["role"]: row["status"] for row in found if row["target"] == name} for name in targets}
+    expected = {
+        name: {"canary_good": "pass", "canary_wrong": "mismatch", "model": "unsupported" if "rewrite" in target["options"] else "pass"}
+        for name, target in targets.items()  # bert has no operator that is replaced
+    }
+    assert told == expected, json.dumps([row for row in found if row["status"] not in {"pass", "mismatch"}])

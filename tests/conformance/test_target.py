@@ -47,7 +47,7 @@ CASES = (
 FAILS_TO_BUILD = {
     "good": ("pass", "measure", None),
     "crashes": ("factory_error", "build", "factory_failed"),
-    "allocates": ("factory_error", "build", "reference_failed"),
+    "allocates": ("factory_error", "build", "bundle_unfinished"),
     "raises": ("factory_error", "build", "reference_failed"),
     "gives NaN": ("factory_error", "build", "reference_not_finite"),
 }

@@ -181,7 +181,7 @@ def _another_run(place: Path, _key: str) -> None:
         (_bundle_that_is_not_in_the_index, "its index does not list the bundle"),
         (_unknown_model, "models that the run does not have: gpt2"),
         (_no_canary, "it lacks the bundle of canary"),
-        (_bad_index, "cannot be read"),
+        (_bad_index, "bundles.json"),
         (_no_index, "it has no bundles.json"),
         (_export_of_another_bundle, "another bundle"),
         (_foreign_file, "'run.sh' does not belong in it"),
@@ -221,4 +221,4 @@ def test_a_bundle_that_the_cache_has_lost_is_not_packed(there: RunFolder, tmp_pa
 def test_a_run_without_an_index_is_not_packed(here: RunFolder, made: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be read") as caught:
         bundle_archive.pack(here, made, tmp_path / "bundles.tar")
-    assert "hwmatrix bundles" in str(caught.value.advice)
+    assert "start a new run" in str(caught.value.advice)
