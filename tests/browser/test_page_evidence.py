@@ -47,14 +47,14 @@ def test_a_passing_cell_tells_everything_that_was_measured(page: Page, published
         "Repeat it",
     ):
         assert part in text, part
-    assert "High · 11×" in text
+    assert "High" in text
+    assert "11×" not in text, "a tiny model has no speed"
     told = facts(page)
     assert told["On the target"] == "100 %"
     assert told["p50"].endswith(" ms")
     assert " to " in told["95 % interval"]
     assert told["Samples"] == "8,996"
     assert told["Contended"] == "no"
-    assert told["Speed over cpu"] == "11×"
     assert told["Image"].startswith("sha256:")
     assert "openvino 2026.4.1" in told["Versions"]
     assert told["Isolation"] == "container"
