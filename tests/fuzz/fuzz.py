@@ -182,7 +182,7 @@ def manifests() -> list[bytes]:
         "modalities": {"given": ["text"], "takes": ["text"], "text_path_only": False},
         "training": {"task": "copy", "detail": "task copy", "answers": answers},
         "samples": {"reason": "random inputs"},
-        "generation": {"prompts": ["short"], "free": [], "floors": floors},
+        "generation": {"prompts": ["short"], "free": [], "irregular": [], "floors": floors},
     }
     export = {"files": {}, "key": MADE.key, "bundle": MADE.digest, "seconds": 1.5}
     past = {"name": "input.past", "own": "past", "shape": [None, 4, None, 8], "dtype": "float32", "state": True}

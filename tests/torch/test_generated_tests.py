@@ -317,7 +317,7 @@ def test_a_bundle_whose_weights_are_not_those_of_its_reference_is_found_out(
 ) -> None:
     """One part in a thousand is enough, and only the comparison with the reference can tell."""
     own = tmp_path / "own"
-    made = bundle.find_or_build(plan_of("bert", SPEC, Wish()), own)
+    made = bundle.find_or_build(plan_of("bert", SPEC, Wish()), own / "bundles")
     tampered(made.path, file, lambda tensors: {name: tensor * 1.001 for name, tensor in tensors.items()})
     bundle.verify(made.path)
     monkeypatch.setenv("HWMATRIX_CACHE", str(own))

@@ -155,7 +155,7 @@ class Bundle:
             own = _part(arrays, f"{name}.")
             inputs = _part(own, "input.")
             steps = tuple(_part(own, f"step{number}.") for number in range(own["tokens"].shape[1]))
-            called = ({**inputs, **steps[0]}, *steps[1:]) if steps[0] else ()
+            called = ({**inputs, **steps[0]}, *steps[1:]) if name not in described["irregular"] else ()
             return GenerationPrompt(name=name, inputs=inputs, tokens=own["tokens"], logits=own["logits"], steps=called)
 
         return Generation(

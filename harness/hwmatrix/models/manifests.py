@@ -100,11 +100,12 @@ class _Generation:
     reason: str | None = None
     prompts: list[str] | None = None
     free: list[str] | None = None
+    irregular: list[str] | None = None
     floors: dict[str, _Floor] | None = None
 
     def __post_init__(self) -> None:
-        if self.reason is None and None in (self.prompts, self.free, self.floors):
-            raise ValueError("generation needs prompts, free and floors, or a reason why there are none")
+        if self.reason is None and None in (self.prompts, self.free, self.irregular, self.floors):
+            raise ValueError("generation needs prompts, free, irregular and floors, or a reason why there are none")
 
 
 @_open

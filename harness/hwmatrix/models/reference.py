@@ -185,6 +185,7 @@ def _generation(plan: ModelPlan, folder: Path, inputs: _Tensors, learned: Sequen
     if not generation.generates(model):
         return {"reason": f"transformers cannot generate with {plan.model_class}"}
     tensors: _Tensors = {}
+    irregular: list[str] = []  # prompts for which generate does not call the model once for each token
     try:
         with deterministic():
             forced = generation.prompts(model, inputs, steps=plan.new_tokens, seed=plan.seed, lengths=plan.prompt_lengths)
@@ -196,6 +197,7 @@ def _generation(plan: ModelPlan, folder: Path, inputs: _Tensors, learned: Sequen
                 if not bool(logits.isfinite().all()):
                     return {"reason": f"the reference's logits have NaN or infinity after the {prompt.name} prompt"}
                 made = {"tokens": prompt.tokens, "logits": logits, **_prefixed("input", prompt.inputs)}
+                irregular += [] if calls else [prompt.name]
                 for number, call in enumerate(calls):
                     made |= _prefixed(f"step{number}", _changed(call.given, {} if number else prompt.inputs))
                 tensors |= _prefixed(prompt.name, made)
@@ -203,7 +205,8 @@ def _generation(plan: ModelPlan, folder: Path, inputs: _Tensors, learned: Sequen
     except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; it becomes data
         return {"reason": f"the reference fails to generate: {type(error).__name__}: {' '.join(str(error).split())[:500]}"}
     _save_tensors(tensors, folder / GENERATION)
-    return {"prompts": [prompt.name for prompt in forced], "free": [prompt.name for prompt in free], "floors": floors}
+    names = {"prompts": [prompt.name for prompt in forced], "free": [prompt.name for prompt in free]}
+    return {**names, "irregular": irregular, "floors": floors}
 
 
 def _prefixed(prefix: str, tensors: _Tensors) -> _Tensors:

@@ -25,7 +25,7 @@ BUNDLE: dict[str, Any] = {
     "floors": FLOORS,
     "modalities": {"given": ["text"], "takes": ["text"], "text_path_only": False},
     "training": {"task": "copy", "detail": "task copy", "answers": {"kind": "tokens", "outputs": ["logits"], "blank": None, "own": False}},
-    "generation": {"prompts": ["short"], "free": [], "floors": FLOORS},
+    "generation": {"prompts": ["short"], "free": [], "irregular": [], "floors": FLOORS},
 }
 EXPORT: dict[str, Any] = {"files": {}, "key": "key", "bundle": "d", "seconds": 1.5}
 FORWARD = EXPORT | {"failure": None, "inputs": ["input_ids"], "outputs": ["logits", None], "opset": 20, "fixed": []}
