@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import shutil
 import sys
@@ -469,7 +470,7 @@ class _Reporting:
         """Send what was finished."""
         canary = event.get("model") in self._canaries or event.get("role") in {Role.CANARY_GOOD, Role.CANARY_WRONG}
         if event["event"] in _SHOWN_EVENTS and not canary:
-            self._send({"target": target, "event": event})
+            self._send({"target": target, "event": json.loads(json.dumps(event))})  # Dask sends no enums
 
     def end(self, target: str) -> None:
         """Send nothing: the part's result says it."""
