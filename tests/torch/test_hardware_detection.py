@@ -19,7 +19,7 @@ from hwmatrix.records.backends import descriptors
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[2]
-HEAVY = ("torch", "transformers", "openvino", "onnxruntime", "onnxruntime_qnn", "numpy", "docker")
+HEAVY = ("torch", "transformers", "openvino", "onnxruntime", "onnxruntime_qnn", "numpy", "duckdb", "docker", "jinja2")
 PAGE = ROOT / "docs" / "hardware.md"
 
 

@@ -14,10 +14,8 @@ import hwmatrix
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, Problem, StoreError
-from hwmatrix.knowledge.on_record import PUBLISHED
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
 from hwmatrix.records import Axes, Size
-from hwmatrix.store.reading import database_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -200,6 +198,9 @@ def recorded(database: Path) -> Path:
     Raises:
         StoreError: it is the default, and there is neither.
     """
+    from hwmatrix.knowledge.on_record import PUBLISHED  # opens databases: not for commands that only detect
+    from hwmatrix.store.reading import database_at
+
     path = database_at(database)
     published = database_at(PUBLISHED)
     if database != DEFAULT_OUTPUT or path.is_file():

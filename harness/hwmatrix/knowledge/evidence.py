@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Size, Status
-from hwmatrix.store.reading import reading, records
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -164,6 +163,8 @@ def read_evidence(database: Path) -> tuple[Evidence, ...]:
     Raises:
         StoreError: it is missing, is not a merged database, is in use by a writer, or is of an unsupported version.
     """
+    from hwmatrix.store.reading import reading, records  # imports duckdb, which tables of hardware do not need
+
     with reading(database) as connection:
         rows = records(connection, "evidence")
     return tuple(evidence_of(row | {"started_at": stamp(row["started_at"])}, database) for row in rows if row["backend"] in tuple(Backend))
