@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 import hwmatrix
 from hwmatrix.records import Backend, Family
@@ -75,11 +76,14 @@ def with_our_imports(code: str) -> str:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder to work in, with templates as a program of one's own would have them."""
+    """A folder to work in, with one target, and templates as a program of one's own would have them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("RESOURCE_POOL_LOW_MEMORY", "0")  # an example may set it; afterwards it is as it was
+    ours = yaml.safe_load((ROOT / "matrix.yaml").read_text(encoding="utf-8"))
+    small = {"version": 1, "models": ours["models"], "targets": {"cpu": ours["targets"]["cpu"]}}
+    (tmp_path / "matrix.yaml").write_text(yaml.safe_dump(small), encoding="utf-8")
     hwmatrix.write_templates(tmp_path / "templates")
     pool = hwmatrix.get_global_resource_pool()
     pool.clear()

@@ -31,7 +31,7 @@ def errors_command(
     ] = False,
     matrix: Annotated[bool, typer.Option("--matrix", help="Add the table of models against hardware: measured, else expected.")] = False,
     test_hardware: Annotated[
-        bool, typer.Option("--test-hardware", help="Run every runtime on all available hardware, each in its own process.")
+        bool, typer.Option("--test-hardware", help="Run a tiny model on all available hardware, each target in its own process.")
     ] = False,
     check_model: Annotated[
         list[str] | None, typer.Option("--check-model", help="Show what prevents a model from running here. Repeatable.", metavar="M")

@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from hwmatrix.knowledge.fit_document import Measurements
-from hwmatrix.records import Basis, Execution, Family, Level, Severity, Status
+from hwmatrix.records import Basis, Dtype, Execution, Family, Level, Severity, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,9 +47,9 @@ class ReportEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ComponentEntry:
-    """A part of hwmatrix, a package, or a target: whether it can be used in this interpreter, or why not."""
+    """A package or a target: whether it can be used in this interpreter, or why not."""
 
-    kind: Literal["component", "package", "target"]
+    kind: Literal["package", "target"]
     name: str
     usable: bool
     reason: str | None
@@ -57,13 +57,12 @@ class ComponentEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class StackEntry:
-    """One runtime on one device: the outcome of a small product. ``relative_error`` is its L2 error against float64."""
+    """The test model on one kind of hardware. ``wall_ms`` is the duration of the whole cell."""
 
-    runtime: str
     hardware: str
-    device: str | None
     status: Status
-    relative_error: float | None
+    execution: Execution | None
+    dtype: Dtype | None
     wall_ms: float | None
     message: str | None
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hwmatrix.knowledge.compatibility_table import TableRow
     from hwmatrix.pool.pool import ResourcePool
     from hwmatrix.reporter.components import Checked
-    from hwmatrix.reporter.stack import Run, StackResult
+    from hwmatrix.reporter.stack import StackResult
 
 ReportFormat = Literal["markdown", "json"]
 FORMATS: Final[tuple[str, ...]] = get_args(ReportFormat)
@@ -47,8 +47,6 @@ class HardwareCompatibilityReporter:
         sources: the classifier's sources, if not the default ones. Their database is used if ``database`` is None.
         pool: the resource pool to query; None: that of this process.
         clock: returns the time for timestamps; None: the system's clock.
-        timeout_s: the time limit of one runtime in :meth:`test_full_hardware_stack`, in seconds.
-        run: runs a runtime's probe; None: in a new process.
     """
 
     def __init__(
@@ -58,15 +56,11 @@ class HardwareCompatibilityReporter:
         sources: Sources | None = None,
         pool: ResourcePool | None = None,
         clock: Callable[[], dt.datetime] | None = None,
-        timeout_s: float = stack.TIMEOUT_S,
-        run: Run | None = None,
     ) -> None:
         self._sources = sources or Sources()
         self._database = Path(database) if database is not None else self._sources.database
         self._pool = pool
         self._clock = clock or now
-        self._timeout_s = timeout_s
-        self._run = run
         self._collected: dict[str, list[ReportedError]] = {}
         self._components: tuple[Checked, ...] | None = None
         self._stack: tuple[StackResult, ...] | None = None
@@ -88,10 +82,9 @@ class HardwareCompatibilityReporter:
         self._store(_RECORDS, [*self._collected.get(_RECORDS, ()), known])
 
     def check_components(self) -> list[ErrorDict]:
-        """Check that every part of hwmatrix can be imported and works, and which targets' packages are installed.
+        """Check which packages of the host and of the targets are installed.
 
-        A broken part is ``critical`` if nothing works without it, else an ``error``; a missing package of the host is a ``warning``, a
-        runtime that only its image has is ``info``.
+        A missing package of the host is a ``warning``, a runtime that only its image has is ``info``.
         """
         self._components, found = components.check()
         return self._store("components", found)
@@ -150,15 +143,16 @@ class HardwareCompatibilityReporter:
         return self._store("database", collecting.errors_in(database), stamp=False) if database is not None else []
 
     def test_full_hardware_stack(self) -> list[dict[str, Any]]:
-        """Test all available hardware: a small matrix product with each installed runtime, on each of its devices.
+        """Test all available hardware: ``hwmatrix test`` runs a tiny model on every target that this interpreter has the packages of.
 
-        Each runtime has its own process, so that a crash or a hang is a result. Takes some seconds.
+        Each target has its own process, so that a crash or a hang is a result. Takes a minute or two.
 
         Returns:
-            The result of each: runtime, hardware, device, status, relative_error, wall_ms, message.
+            The result of each kind of hardware: hardware, status, execution, dtype, wall_ms, message. Empty if the test could not start,
+            which is an error of the report.
         """
-        self._stack, found = stack.try_everything(run=self._run, timeout_s=self._timeout_s)
-        self._store("hardware_stack", found)
+        self._stack, errors = stack.run_test()
+        self._store(stack.COMPONENT, errors)
         return [dict(vars(result)) | {"status": result.status.value} for result in self._stack]
 
     def collect_all(self, models: Sequence[str] = ()) -> list[ErrorDict]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import signal
@@ -19,15 +18,14 @@ from hwmatrix.app.schemas import REPORTS
 from hwmatrix.classifier import classifier as integration
 from hwmatrix.cli import main
 from hwmatrix.pool.pool import ResourcePool
+from hwmatrix.records import Status
 from hwmatrix.reporter import reporter, stack
 from hwmatrix.reporter.document import json_schema
-from hwmatrix.reporter.stack_probe import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hwmatrix.records import Detection
-    from hwmatrix.reporter.stack import Ended
 
 ROOT = Path(__file__).parents[3]
 
@@ -56,7 +54,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for module in (reporter, integration):
         monkeypatch.setattr(module, "HardwareDetector", Detector)
     monkeypatch.setattr(reporter, "get_global_resource_pool", ResourcePool)
-    monkeypatch.setattr(stack, "in_a_process", lambda *_: pytest.fail("nothing may be executed without --test-hardware"))
+    monkeypatch.setattr(stack, "run_test", lambda: pytest.fail("nothing may be executed without --test-hardware"))
     before = signal.getsignal(signal.SIGTERM)
     yield tmp_path
     signal.signal(signal.SIGTERM, before)
@@ -153,21 +151,11 @@ def test_the_matrix_is_a_part_of_a_combined_report(capsys: pytest.CaptureFixture
 
 
 def test_the_hardware_test_runs_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    asked: list[str] = []
-
-    def told(runtime: str, _skipped: tuple[str, ...], timeout_s: float) -> Ended:
-        assert timeout_s == stack.TIMEOUT_S
-        asked.append(runtime)
-        return stack.Ended(code=0, output=f'{MARK}{{"finished": "{runtime}"}}\n', log="")
-
-    monkeypatch.setattr(stack, "in_a_process", told)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "torch" else None)
+    passed = stack.StackResult(hardware="cpu", status=Status.PASS, execution="hardware", dtype="float32", wall_ms=12.3, message=None)
+    monkeypatch.setattr(stack, "run_test", lambda: ((passed,), ()))
     found = document(capsys, "--test-hardware")
-    assert asked == ["torch"]
     assert found["collected"] == ["hardware_stack"]
-    assert {entry["runtime"]: entry["status"] for entry in found["stack"]} == dict.fromkeys(
-        ("openvino", "onnxruntime", "qnn", "browser"), "not_run"
-    )
+    assert [(entry["hardware"], entry["status"]) for entry in found["stack"]] == [("cpu", "pass")]
 
 
 @pytest.mark.usefixtures("database")

@@ -1,9 +1,8 @@
-"""The reporter with real parts, except for the machine and the processes of the hardware test (tests/torch runs those)."""
+"""The reporter with real parts, except for the machine and the hardware test (tests/torch runs it)."""
 
 from __future__ import annotations
 
 import datetime as dt
-import importlib.util
 import inspect
 import json
 import shutil
@@ -22,11 +21,11 @@ from hwmatrix.errors import ConfigError, StoreError
 from hwmatrix.faults.error_records import KEYS
 from hwmatrix.pool.errors import ModelStartError
 from hwmatrix.pool.pool import ResourcePool
-from hwmatrix.records import Severity
+from hwmatrix.records import Severity, Status
+from hwmatrix.reporter import stack
 from hwmatrix.reporter.document import ERROR_REPORT_SCHEMA, json_schema
 from hwmatrix.reporter.reporter import HardwareCompatibilityReporter
-from hwmatrix.reporter.stack import Ended
-from hwmatrix.reporter.stack_probe import RUNTIMES
+from hwmatrix.reporter.stack import StackResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -239,21 +238,16 @@ def test_collecting_again_replaces_records_and_add_adds_them() -> None:
 
 
 def test_the_stack_s_results_are_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crashes(_runtime: str, _skipped: tuple[str, ...], _timeout_s: float) -> Ended:
-        return Ended(code=-11, output="", log="")
-
-    found_here = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: found_here("json" if name in RUNTIMES.values() else name, *rest)
-    )  # all runtimes are installed
-    made = reporter(run=crashes)
-    found = made.test_full_hardware_stack()
-    assert {result["runtime"]: result["status"] for result in found} == dict.fromkeys(RUNTIMES, "crash") | {"browser": "not_run"}
+    passed = StackResult(hardware="cpu", status=Status.PASS, execution="hardware", dtype="float32", wall_ms=12.3, message=None)
+    crashed = StackResult(hardware="qnn", status=Status.CRASH, execution="emulated", dtype="float16", wall_ms=9.0, message="SIGSEGV")
+    monkeypatch.setattr(stack, "run_test", lambda: ((passed, crashed), ()))
+    made = reporter()
+    results = made.test_full_hardware_stack()
+    assert [(each["hardware"], each["status"]) for each in results] == [("cpu", "pass"), ("qnn", "crash")]
     text = made.generate_report()
     assert "## Hardware stack" in text
-    assert "| browser | webgpu | \N{EN DASH} | not run: " in text
-    document = json.loads(made.generate_report("json"))
-    assert [(entry["runtime"], entry["status"]) for entry in document["stack"]] == [(each["runtime"], each["status"]) for each in found]
+    assert "| qnn | crash: SIGSEGV | emulated | float16 | 9 |" in text
+    assert json.loads(made.generate_report("json"))["stack"] == results
 
 
 def test_everything_in_one_report_that_matches_its_schema(database: Path) -> None:
