@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from typing import Any, Final, TypeVar
 
 import pydantic
@@ -14,8 +13,6 @@ from hwmatrix.errors import StoreError
 from hwmatrix.records.plans import PLAN_SCHEMA, Plan
 
 Record = TypeVar("Record")
-_REMOVED: Final = re.compile(rb',\s*"kernel_excess"\s*:\s*[\w.]+')
-"""What plans in databases up to schema 14 have besides."""
 _adapter: Final[Any] = functools.cache(pydantic.TypeAdapter)
 
 
@@ -55,7 +52,7 @@ def plan_from_json(text: str | bytes, *, where: str) -> Plan:
     """
     advice = "Start a new run without --resume."
     try:
-        plan = from_json(Plan, _REMOVED.sub(b"", text.encode() if isinstance(text, str) else text), where=where)
+        plan = from_json(Plan, text, where=where)
         schema = plan.schema
     except StoreError:
         try:

@@ -1,4 +1,4 @@
-"""What a run does not contain, in sentences: the page of an incomplete database says so instead of showing empty tables."""
+"""What a run does not contain, in sentences: the page of an incomplete run says so instead of showing empty tables."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from hwmatrix.records import Status
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hwmatrix.report.page_rows import PageRows
     from hwmatrix.report.rows import CellRow, ReportRows
 
 
-def missing(rows: ReportRows, details: PageRows) -> tuple[str, ...]:
+def missing(rows: ReportRows) -> tuple[str, ...]:
     """A sentence for each missing part, the most important first; none for a complete run."""
-    return (*_not_executed(rows.cells), *_not_measured(rows, details), *_not_merged(rows))
+    return (*_not_executed(rows.cells), *_not_measured(rows.cells), *_not_merged(rows))
 
 
 def _not_executed(cells: Sequence[CellRow]) -> Iterator[str]:
@@ -28,16 +27,12 @@ def _not_executed(cells: Sequence[CellRow]) -> Iterator[str]:
         yield "No cell passed: there is no latency and no memory to compare."
 
 
-def _not_measured(rows: ReportRows, details: PageRows) -> Iterator[str]:
-    passed = _passed(rows.cells)
+def _not_measured(cells: Sequence[CellRow]) -> Iterator[str]:
+    passed = _passed(cells)
     if passed and not any(cell.samples for cell in passed):
         yield "No samples were recorded: there are no latencies and no speedups over cpu."
     if passed and not any(cell.peak_mb is not None or cell.delta_mb is not None for cell in passed):
         yield "No memory was recorded."
-    if _executed(rows.cells) and not details.stages:
-        yield "No stages were recorded: only the last stage of each cell is known."
-    if _executed(rows.cells) and not rows.detections:
-        yield "No detections were recorded: the hardware is unknown."
 
 
 def _not_merged(rows: ReportRows) -> Iterator[str]:

@@ -149,7 +149,7 @@ def _template_values(rows: ReportRows, details: PageRows) -> dict[str, Any]:
         "severe": sum(failure.entry.severity is not Severity.INFO for failure in found),
         "causes": told,
         "obstacles": sorted(scopes.get(Scope.TARGET, ()), key=lambda group: -len(group.models))[:_CAUSES],
-        "missing": missing(rows, details),
+        "missing": missing(rows),
         "contended": sum(cell.contended is True for cell in rows.cells),
         "places": lambda keys: listed(places[key] for key in keys if key in places),
         "named": {cell.cell_key: (key_of(cell), f"{name(cell.model)} on {name(cell.target)}") for cell in rows.cells},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import StoreError
 
@@ -13,33 +13,66 @@ if TYPE_CHECKING:
 
     import duckdb
 
+_KNOWN: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "runs": ("runs", ("run_id",)),
+    "planned": ("runs", ("run_id",)),
+    "shards": ("shards", ("shard_id",)),
+    "detections": ("shards", ("shard_id",)),
+    "classifications": ("classifications", ("shard_id",)),
+    "cells": ("cells", ("cell_id",)),
+    "stages": ("cells", ("cell_id",)),
+    "outputs": ("cells", ("cell_id",)),
+    "samples": ("cells", ("cell_id",)),
+    "timings": ("cells", ("cell_id",)),
+    "operators": ("operators", ("shard_id", "test")),
+    "releases": ("releases", ("run_id",)),
+    "rejected": ("rejected", ("run_id", "file", "reason")),
+}
+"""For each table: the table and the keys that decide whether a row is known already. A cell's rows are copied only if the cell is new."""
+
 
 @contextlib.contextmanager
 def attached(connection: duckdb.DuckDBPyConnection, database: Path, *, holder: str) -> Iterator[dict[str, list[str]]]:
-    """Attach a database for a ``with`` block: its tables, each with the columns that the open database has too.
+    """Attach a database for a ``with`` block: the tables of both, each with its columns in one order.
 
-    An older schema has fewer. ``holder`` names what the open database has so far, for the error.
+    ``holder`` names what the open database has so far, for the error.
 
     Raises:
-        StoreError: one of its shards differs from the open database's with the same id.
+        StoreError: it lacks a table or a column of its schema version, or has a view instead, which could read other files; one of its
+            shards differs from the open database's with the same id.
     """
     quoted = str(database).replace("'", "''")
     connection.execute(f"ATTACH '{quoted}' AS other (READ_ONLY)")
     try:
+        columns, theirs = columns_of(connection), columns_of(connection, "other")
+        if lacking := sorted(table for table, names in columns.items() if not set(names) <= set(theirs.get(table, ()))):
+            what = f"{database}: it lacks columns, or has views instead of tables: {', '.join(lacking)}"
+            raise StoreError(what, advice="It is damaged, or no hwmatrix wrote it: merge its runs again.")
         _refuse_other_content(connection, database, holder)
-        yield _shared_columns(connection)
+        yield columns
     finally:
         connection.execute("DETACH other")
 
 
-def _shared_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
+def columns_of(connection: duckdb.DuckDBPyConnection, database: str | None = None) -> dict[str, list[str]]:
+    """The columns of each table (not of views) of the open database, or of the one that is attached under this name."""
     rows = connection.execute(
-        "SELECT o.table_name, list(o.column_name ORDER BY o.column_index) FROM duckdb_columns() o "
-        "JOIN duckdb_columns() h ON h.table_name = o.table_name AND h.column_name = o.column_name "
-        "JOIN duckdb_tables() t ON t.table_oid = o.table_oid AND t.database_name = 'other' "  # a view could read other files
-        "WHERE o.database_name = 'other' AND h.database_name = current_database() GROUP BY o.table_name"
+        "SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns() "
+        "JOIN duckdb_tables() USING (database_name, schema_name, table_name) "
+        "WHERE database_name = coalesce(?, current_database()) GROUP BY table_name",
+        [database],
     ).fetchall()
     return dict(rows)
+
+
+def add_rows(connection: duckdb.DuckDBPyConnection, columns: dict[str, list[str]]) -> None:
+    """Copy the rows of the attached database that are not known yet: of these tables, each with its columns."""
+    for table in sorted(columns, key=lambda table: (_KNOWN[table][0] == table, table)):  # dependent rows first
+        place, keys = _KNOWN[table]
+        same = " AND ".join(f"h.{key} IS NOT DISTINCT FROM o.{key}" for key in keys)
+        named = ", ".join(columns[table])
+        known = f"EXISTS (SELECT 1 FROM main.{place} h WHERE {same})"  # noqa: S608 - names of the schema
+        connection.execute(f"INSERT INTO {table} ({named}) SELECT {named} FROM other.{table} o WHERE NOT {known}")  # noqa: S608
 
 
 def _refuse_other_content(connection: duckdb.DuckDBPyConnection, database: Path, holder: str) -> None:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from hwmatrix.records import CellResult
 
 SCHEMA_VERSION: Final = "15"
-READABLE: Final = ("14", SCHEMA_VERSION)
-"""The schema versions that can be read. Writing to an older database copies its rows into the current tables; new columns are NULL."""
+"""The only version of databases and shards that can be read."""
 _MARKER: Final = "    -- MEASURED\n"
 """The line of schema.sql that the columns of ``Measured`` replace."""
 

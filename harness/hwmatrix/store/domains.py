@@ -38,11 +38,6 @@ _VALID: Final[dict[str, tuple[str, str]]] = {
 """The SQL type and the condition of each domain; NULL fulfils any condition. NaN is greater than every number, for DuckDB."""
 
 
-def sql_type(domain: str) -> str:
-    """The SQL type of a domain, or of a type that SQL has itself."""
-    return _VALID[domain][0] if domain in _VALID else domain
-
-
 def with_types(tables: str, *, checked: bool) -> str:
     """SQL that creates tables, with each domain replaced by its SQL type, and by a constraint if ``checked``.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.clock import utc_now
 from hwmatrix.errors import StoreError
-from hwmatrix.store.attached import attached
+from hwmatrix.store.attached import add_rows, attached
 from hwmatrix.store.merge import COPIED
 from hwmatrix.store.planned import check_visible, hidden, plan_in, put, united
 from hwmatrix.store.reading import keeps_latest, reading
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-_OF_RUN: Final = ("runs", "planned")
-"""Tables whose rows belong to a run; rows of all other tables belong to a shard, or to a cell of one."""
-_OF_CELL: Final = frozenset({"stages", "outputs", "samples"})
+_COPIED: Final = ("runs", "planned", *COPIED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,35 +66,16 @@ def _add(
         shards = connection.execute(
             "SELECT count(*), count(*) FILTER (shard_id IN (SELECT shard_id FROM shards)) FROM other.shards"
         ).fetchone()
-        _copy(connection, columns)
+        connection.begin()
+        add_rows(connection, {table: columns[table] for table in _COPIED})
+        connection.commit()
         _unite_plans(connection, [run_id for run_id in listed if run_id in here], str(database), history)
         check_visible(connection, listed, where=history, before=before)
         if release is not None:
             _name_release(connection, listed, release)
-        if "releases" in columns:
-            connection.execute("INSERT INTO releases SELECT * FROM other.releases ON CONFLICT DO NOTHING")
+        add_rows(connection, {"releases": columns["releases"]})
     total, known = shards or (0, 0)
     return Added(database=database, runs=new, shards=total - known, known=known)
-
-
-def _copy(connection: duckdb.DuckDBPyConnection, columns: dict[str, list[str]]) -> None:
-    """Copy the rows of new runs and new shards, in one transaction. ``columns`` are those to copy, by table."""
-    connection.execute("BEGIN")
-    connection.execute(
-        "CREATE TEMP TABLE new_shards AS SELECT shard_id FROM other.shards WHERE shard_id NOT IN (SELECT shard_id FROM shards)"
-    )
-    connection.execute("CREATE TEMP TABLE new_runs AS SELECT run_id FROM other.runs WHERE run_id NOT IN (SELECT run_id FROM runs)")
-    try:
-        for table in (*_OF_RUN, *COPIED):
-            if table not in columns:  # an older database lacks the tables of later versions
-                continue
-            named = ", ".join(columns[table])
-            connection.execute(f"INSERT INTO {table} ({named}) SELECT {named} FROM other.{table} o WHERE {_new_rows(table)}")  # noqa: S608
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("DROP TABLE new_shards; DROP TABLE new_runs")
 
 
 def _unite_plans(connection: duckdb.DuckDBPyConnection, run_ids: list[str], database: str, history: str) -> None:
@@ -112,14 +91,6 @@ def _unite_plans(connection: duckdb.DuckDBPyConnection, run_ids: list[str], data
             (database, plan_in(connection, run_id, where=database, schema="other")),
         ]
         put(connection, united([(place, plan) for place, plan in plans if plan is not None]))
-
-
-def _new_rows(table: str) -> str:
-    if table in _OF_RUN:
-        return "run_id IN (SELECT run_id FROM new_runs)"
-    if table in _OF_CELL:
-        return "cell_id IN (SELECT cell_id FROM other.cells WHERE shard_id IN (SELECT shard_id FROM new_shards))"
-    return "shard_id IN (SELECT shard_id FROM new_shards)"
 
 
 def _name_release(connection: duckdb.DuckDBPyConnection, runs: list[str], release: str) -> None:

@@ -16,7 +16,7 @@ import duckdb
 from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, Role
-from hwmatrix.store.attached import attached
+from hwmatrix.store.attached import add_rows, attached, columns_of
 from hwmatrix.store.cell_columns import SCHEMA_VERSION, schema, sql
 from hwmatrix.store.confined import confine
 from hwmatrix.store.merge import COPIED, MergeReport, merge
@@ -29,22 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _TABLES: Final = ("runs", "planned", *COPIED, "timings", "releases", "rejected")
-_KNOWN: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "runs": ("runs", ("run_id",)),
-    "planned": ("runs", ("run_id",)),
-    "shards": ("shards", ("shard_id",)),
-    "detections": ("shards", ("shard_id",)),
-    "classifications": ("classifications", ("shard_id",)),
-    "cells": ("cells", ("cell_id",)),
-    "stages": ("cells", ("cell_id",)),
-    "outputs": ("cells", ("cell_id",)),
-    "samples": ("cells", ("cell_id",)),
-    "timings": ("cells", ("cell_id",)),
-    "operators": ("operators", ("shard_id", "test")),
-    "releases": ("releases", ("run_id",)),
-    "rejected": ("rejected", ("run_id", "file", "reason")),
-}
-"""For each table: the table and the keys that decide whether a row is known already. A cell's rows are copied only if the cell is new."""
 _SORTED: Final = {"cells": "model, target, dtype, cell_id", "planned": "model, target, dtype, run_id, cell_key"}
 """Sort orders that put similar rows together, so that they compress better. All other tables are sorted by all of their columns."""
 _SHOWN: Final = """
@@ -94,8 +78,8 @@ def is_run(place: Path) -> bool:
 def merge_latest(databases: Sequence[Path], database: Path, *, publish: bool = False) -> LatestReport:
     """Write the latest verdict of every cell of some merged databases to ``database``, which may be among them and is replaced.
 
-    Columns that an older schema lacks are NULL. ``publish`` leaves out cells that were never run and what no report needs
-    (publish.sql), and removes what is personal (:mod:`hwmatrix.store.personal`).
+    ``publish`` leaves out cells that were never run and what no report needs (publish.sql), and removes what is personal
+    (:mod:`hwmatrix.store.personal`).
 
     Raises:
         StoreError: a database is missing, damaged, or of an unsupported version (then nothing is written); two have different shards with
@@ -129,7 +113,7 @@ def _is_unchanged(connection: duckdb.DuckDBPyConnection, database: Path) -> bool
             return False
         if connection.execute("SELECT 1 FROM old.meta WHERE key = ? AND value = ?", list(KEEPS_LATEST)).fetchone() is None:
             return False
-        here, there = _columns(connection, "main"), _columns(connection, "old")
+        here, there = columns_of(connection), columns_of(connection, "old")
         if {table: set(names) for table, names in here.items()} != {table: set(names) for table, names in there.items()}:
             return False
         contents = (_contents(connection, database, here) for database in ("main", "old"))  # in one order of columns
@@ -147,29 +131,12 @@ def _contents(connection: duckdb.DuckDBPyConnection, database: str, columns: dic
     return sorted(connection.execute(" UNION ALL ".join(asked)).fetchall())
 
 
-def _columns(connection: duckdb.DuckDBPyConnection, database: str) -> dict[str, list[str]]:
-    """The columns of each merged table, in this database (``main``) or in an attached one."""
-    name = connection.execute("SELECT current_database()").fetchone() if database == "main" else (database,)
-    rows = connection.execute(
-        "SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns() "
-        "WHERE database_name = ? AND schema_name = 'main' GROUP BY table_name",
-        list(name or ()),
-    ).fetchall()
-    return {table: names for table, names in rows if table in _TABLES}
-
-
 def _by_content(databases: Sequence[Path]) -> list[Path]:
     """Each database once, in an order that depends only on their content: if two differ in a cell's text, the same one always wins."""
     found: dict[str, Path] = {}
     for path in databases:
-        with reading(path) as connection:  # raises, with the file's name, unless it is a merged database of a supported version
-            views = {
-                name
-                for (name,) in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal AND NOT temporary").fetchall()
-            }
-        if foreign := sorted(views & set(_TABLES)):
-            what = f"{path}: it has views instead of tables, which could read other files: {', '.join(foreign)}"
-            raise StoreError(what, advice="Ask whoever made it: no hwmatrix writes such a database.")
+        with reading(path):  # raises, with the file's name, unless it is a merged database of a supported version
+            pass
         found.setdefault(sha256_of(path), path.absolute())
     return [found[digest] for digest in sorted(found)]
 
@@ -180,10 +147,7 @@ def _add_database(connection: duckdb.DuckDBPyConnection, database: Path) -> None
         with attached(connection, database, holder="another of these databases") as columns:
             connection.execute("BEGIN")
             plans = _united_plans(connection, database)
-            for table in sorted(
-                columns.keys() & set(_TABLES), key=lambda table: (_KNOWN[table][0] == table, table)
-            ):  # dependent rows first
-                _add_rows(connection, table, columns[table])
+            add_rows(connection, {table: columns[table] for table in _TABLES})
             for plan in plans:
                 put(connection, plan)
                 connection.execute("UPDATE runs SET command = ? WHERE run_id = ?", [plan.command, plan.run_id])
@@ -192,14 +156,6 @@ def _add_database(connection: duckdb.DuckDBPyConnection, database: Path) -> None
         raise StoreError(
             f"{database}: cannot be read as a merged database: {error}", advice="It is damaged: merge its runs again."
         ) from error
-
-
-def _add_rows(connection: duckdb.DuckDBPyConnection, table: str, columns: list[str]) -> None:
-    place, keys = _KNOWN[table]
-    same = " AND ".join(f"h.{key} IS NOT DISTINCT FROM o.{key}" for key in keys)
-    named = ", ".join(columns)
-    known = f"EXISTS (SELECT 1 FROM main.{place} h WHERE {same})"  # noqa: S608 - names of the schema
-    connection.execute(f"INSERT INTO {table} ({named}) SELECT {named} FROM other.{table} o WHERE NOT {known}")  # noqa: S608
 
 
 def _united_plans(connection: duckdb.DuckDBPyConnection, database: Path) -> list[Plan]:

@@ -14,8 +14,8 @@ from hwmatrix.basics.clock import now, utc_now
 from hwmatrix.basics.files import sha256_of
 from hwmatrix.basics.garbage import without_collection
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Plan, Role, measured_columns, plan_from_json
-from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, schema
+from hwmatrix.records import Plan, Role, plan_from_json
+from hwmatrix.store.cell_columns import SCHEMA_VERSION, schema
 from hwmatrix.store.confined import confine
 from hwmatrix.store.planned import check_visible, plan_in, put, united
 from hwmatrix.store.rewriting import rewriting
@@ -225,10 +225,10 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate], runs: 
             attached[alias] = candidate
         _check_tables(connection, attached)
         _check_versions(connection, attached)
-        present = _present(connection, attached)
+        _check_types(connection, attached)
         connection.begin()
         try:
-            rows = _insert_all(connection, attached, present)
+            rows = _insert_all(connection, attached)
             _check_adapted(connection, attached)
             for alias, missing in _unplanned(connection, attached).items():
                 run = runs[attached[alias].sidecar.run_id]
@@ -298,37 +298,29 @@ def _check_tables(connection: duckdb.DuckDBPyConnection, aliases: Collection[str
         raise _RefusedError(f"it is not a valid shard: it has views, which could read other files: {', '.join(foreign)}")
 
 
-def _present(connection: duckdb.DuckDBPyConnection, aliases: Collection[str]) -> dict[str, set[tuple[str, str]]]:
-    """The tables and columns that each shard has.
-
-    Raises:
-        _RefusedError: a column has another type, which could change the rows of other shards that are copied in the same query.
-    """
+def _check_types(connection: duckdb.DuckDBPyConnection, aliases: Collection[str]) -> None:
+    """Refuse columns of another type, which could change the rows of other shards that are copied in the same query."""
     types = {(table, name): kind for table, columns in _columns().items() for name, kind in columns.items()}
-    present: dict[str, set[tuple[str, str]]] = {alias: set() for alias in aliases}
     described = connection.execute("SELECT database_name, table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal")
     for alias, table, name, kind in described.fetchall():
-        if alias in aliases and (table, name) in types:
-            if kind != types[table, name]:
-                raise _RefusedError(f"its column {table}.{name} has the type {kind}, not {types[table, name]}")
-            present[alias].add((table, name))
-    return present
+        if alias in aliases and kind != types.get((table, name), kind):
+            raise _RefusedError(f"its column {table}.{name} has the type {kind}, not {types[table, name]}")
 
 
 def _check_versions(connection: duckdb.DuckDBPyConnection, aliases: Collection[str]) -> None:
     """Refuse other schema versions. One query for the whole batch, since each costs some milliseconds."""
     asking = " UNION ALL ".join(f"SELECT '{alias}', value FROM {alias}.meta WHERE key = 'schema_version'" for alias in aliases)  # noqa: S608
     versions = dict(connection.execute(asking).fetchall())
-    foreign = [version for version in versions.values() if version not in READABLE]
+    foreign = [version for version in versions.values() if version != SCHEMA_VERSION]
     if foreign or len(versions) != len(aliases):
         found = foreign[0] if foreign else "none"
         raise _RefusedError(f"its schema is version {found}, this hwmatrix reads {SCHEMA_VERSION}: run the target again")
 
 
-def _insert_all(connection: duckdb.DuckDBPyConnection, attached: dict[str, _Candidate], present: dict[str, set[tuple[str, str]]]) -> int:
+def _insert_all(connection: duckdb.DuckDBPyConnection, attached: dict[str, _Candidate]) -> int:
     rows = 0
     for table, names in _columns().items():
-        selects = " UNION ALL ".join(_select(alias, table, names, present[alias], each.sidecar) for alias, each in attached.items())
+        selects = " UNION ALL ".join(_select(alias, table, names, each.sidecar) for alias, each in attached.items())
         ((inserted,),) = connection.execute(f"INSERT INTO {table} ({', '.join(names)}) {selects}").fetchall()
         promised = sum(candidate.sidecar.counts[table] for candidate in attached.values())
         if inserted != promised:
@@ -337,8 +329,8 @@ def _insert_all(connection: duckdb.DuckDBPyConnection, attached: dict[str, _Cand
     return rows
 
 
-def _select(alias: str, table: str, columns: Iterable[str], present: set[tuple[str, str]], sidecar: Sidecar) -> str:
-    """A query for a shard's rows of a table, with NULL for the measurements that it does not have, and the SHA-256 of the file.
+def _select(alias: str, table: str, columns: Iterable[str], sidecar: Sidecar) -> str:
+    """A query for a shard's rows of a table, with the SHA-256 of the file.
 
     It raises an error for a row of another run, target or shard than the sidecar says, or of the future.
     """
@@ -347,13 +339,9 @@ def _select(alias: str, table: str, columns: Iterable[str], present: set[tuple[s
     valid["cell_id"] = f"starts_with(cell_id, {_text(sidecar.shard_id + '/')})"
     valid |= {name: f"{name} <= '{latest}'" for name in ("started_at", "detected_at")}
 
-    measured = {column.name for column in measured_columns()} if table == "cells" else set()
-
     def value(name: str) -> str:
         if (table, name) == ("shards", "sha256"):
             return f"{_text(sidecar.sha256)} AS sha256"
-        if name in measured and (table, name) not in present:
-            return f"NULL AS {name}"
         if name not in valid:
             return name
         foreign = f"error(concat('its table {table} has a row with the {name} ', {name}, ', which is not its own'))"

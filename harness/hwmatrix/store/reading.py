@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 
 from hwmatrix.errors import StoreError
-from hwmatrix.records import measured_columns
-from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, sql
+from hwmatrix.store.cell_columns import SCHEMA_VERSION, sql
 from hwmatrix.store.confined import opened
-from hwmatrix.store.domains import sql_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,6 +24,7 @@ KEEPS_LATEST: Final = ("keeps", "the latest verdict of every cell")
 """The row of ``meta`` that marks a database from which superseded verdicts were removed."""
 
 _ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
+_ADVICE_VERSION: Final = "Use the hwmatrix that wrote it, or run the cells again and merge their shards into a new file."
 
 
 def database_at(place: Path) -> Path:
@@ -47,8 +46,7 @@ def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         raise StoreError(f"{database}: there is no such file", advice=_ADVICE)
     try:
         with opened(database, threads=1) as connection:
-            if _check(connection, database) != SCHEMA_VERSION:
-                _add_views(connection)
+            _check(connection, database)
             yield connection
     except duckdb.Error as error:
         raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice=_ADVICE) from error
@@ -87,15 +85,12 @@ def keeps_latest(connection: duckdb.DuckDBPyConnection) -> bool:
 def narrow(connection: duckdb.DuckDBPyConnection, model: str) -> str:
     """Restrict the view ``matrix`` to one model, before anything is computed: speeds are compared within a model.
 
-    A history of a hundred releases has half a million cells, and a filter behind the view's windows would be applied last. In a database
-    of an older schema, nothing is restricted.
+    A history of a hundred releases has half a million cells, and a filter behind the view's windows would be applied last.
 
     Returns the restricted views as a WITH clause for :func:`records`. As views of this connection, each would be planned when it is created
     and again in the query.
     """
-    database, version = connection.execute("SELECT current_database(), (SELECT value FROM meta WHERE key = 'schema_version')").fetchall()[0]
-    if version != SCHEMA_VERSION:
-        return ""
+    ((database,),) = connection.execute("SELECT current_database()").fetchall()
     quoted = model.replace("'", "''")  # a view takes no parameter
     for kind, table in (("TABLE", "planned"), ("VIEW", "cells")):  # to copy the cells, all their columns would be read
         connection.execute(f"CREATE TEMP {kind} {table} AS FROM \"{database}\".main.{table} WHERE model = '{quoted}'")
@@ -114,25 +109,14 @@ def _folder() -> Any:
     return importlib.resources.files("hwmatrix.store") / "queries"
 
 
-def _add_views(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the current views for this connection only, over the tables of an older database. Columns that it lacks are NULL."""
-    present = {name for (name,) in connection.execute("SELECT column_name FROM (DESCRIBE cells)").fetchall()}
-    missing = [f"CAST(NULL AS {sql_type(each.domain)}) AS {each.name}" for each in measured_columns() if each.name not in present]
-    if missing:
-        ((name,),) = connection.execute("SELECT current_database()").fetchall()
-        connection.execute(f'CREATE TEMP VIEW cells AS SELECT *, {", ".join(missing)} FROM "{name}".main.cells')  # noqa: S608 - names of the schema
-    connection.execute(sql("views.sql").replace("CREATE OR REPLACE", "CREATE OR REPLACE TEMP"))
-
-
-def _check(connection: duckdb.DuckDBPyConnection, database: Path) -> str:
-    """Return the schema version; raise StoreError if it is not supported, or if this is not a merged database."""
+def _check(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
+    """Raise StoreError if this is not a merged database, or of another version."""
     asked = connection.execute("SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views()")
     found = {name for (name,) in asked.fetchall()}
     if not {"meta", "runs", "matrix"} <= found:
         shard = " It looks like a shard, which has to be merged first." if "shards" in found else ""
         raise StoreError(f"{database}: not a merged database of hwmatrix.{shard}", advice=_ADVICE)
     row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
-    if row is None or row[0] not in READABLE:
-        version = row[0] if row else "none"
-        raise StoreError(f"{database}: schema version {version}, this hwmatrix reads {', '.join(READABLE)}", advice=_ADVICE)
-    return str(row[0])
+    version = row[0] if row else "none"
+    if version != SCHEMA_VERSION:
+        raise StoreError(f"{database}: schema version {version}, this hwmatrix reads {SCHEMA_VERSION}", advice=_ADVICE_VERSION)

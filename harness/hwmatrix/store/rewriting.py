@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 
 from hwmatrix.errors import StoreError
-from hwmatrix.store.attached import attached
-from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, schema, sql
-from hwmatrix.store.confined import opened
+from hwmatrix.store.cell_columns import SCHEMA_VERSION, schema, sql
+from hwmatrix.store.reading import reading
 from hwmatrix.store.shard import BLOCK_SIZE
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def rewriting(database: Path, what: str, *, fresh: bool = False, small_blocks: b
     one takes less space.
 
     Raises:
-        StoreError: the database is not a merged one, is of a version that cannot be upgraded, or the disk is full; also for any error of
+        StoreError: the database is not a merged one, is of another version, or the disk is full; also for any error of
             the database inside the block. The original is then unchanged.
     """
     temporary = database.with_name(f".{database.name}.{os.getpid()}.tmp")
@@ -40,15 +39,13 @@ def rewriting(database: Path, what: str, *, fresh: bool = False, small_blocks: b
     except OSError as error:
         raise StoreError(f"{database.parent}: cannot be created: {error}", advice="Name another place for the database.") from error
     try:
-        older = database.exists() and not fresh and _version(database) != SCHEMA_VERSION
-        if database.exists() and not fresh and not older:
-            shutil.copyfile(database, temporary)
+        if database.exists() and not fresh:
+            with reading(database):  # raises unless it is a merged database of this version
+                shutil.copyfile(database, temporary)
         with duckdb.connect(str(temporary), config={"default_block_size": BLOCK_SIZE} if small_blocks else {}) as connection:
             connection.execute("SET preserve_insertion_order = false")  # samples are numbered
             connection.execute(f"SET checkpoint_threshold = '{_CHECKPOINT_AT}'")
             _prepare(connection)
-            if older:
-                _copy_rows(connection, database)
             yield connection
             connection.execute("CHECKPOINT")
         temporary.replace(database)
@@ -60,24 +57,6 @@ def rewriting(database: Path, what: str, *, fresh: bool = False, small_blocks: b
             leftover.unlink(missing_ok=True)
 
 
-def _version(database: Path) -> str:
-    """The schema version of an existing database.
-
-    Raises:
-        StoreError: it is not a merged database, or of a version that cannot be read.
-    """
-    with opened(database) as connection:
-        tables = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
-        row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() if "meta" in tables else None
-    if row is None or row[0] not in READABLE:
-        found = row[0] if row else "none"
-        raise StoreError(
-            f"{database}: schema version {found}, this hwmatrix reads {SCHEMA_VERSION}",
-            advice="Merge the shards into a new file, or use the hwmatrix that wrote it.",
-        )
-    return str(row[0])
-
-
 def _prepare(connection: duckdb.DuckDBPyConnection) -> None:
     """Create the tables, if there are none, and the current views."""
     connection.execute("BEGIN")  # one flush to the disk, not one per table
@@ -86,15 +65,3 @@ def _prepare(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", [SCHEMA_VERSION])
     connection.execute(sql("views.sql"))
     connection.execute("COMMIT")
-
-
-def _copy_rows(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
-    """Copy the rows of a database of an older schema into empty tables, which check them; the columns that it lacks are NULL."""
-    with attached(connection, database, holder="an empty database") as columns:
-        connection.execute("BEGIN")
-        for table, names in columns.items():
-            if table != "meta":
-                named = ", ".join(names)
-                connection.execute(f"INSERT INTO {table} ({named}) SELECT {named} FROM other.{table}")  # noqa: S608 - names of the schema
-        connection.execute("INSERT INTO meta SELECT * FROM other.meta WHERE key <> 'schema_version'")
-        connection.execute("COMMIT")

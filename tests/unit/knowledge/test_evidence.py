@@ -141,7 +141,7 @@ def test_unreadable_files_are_errors_with_advice(tmp_path: Path, path: Path) -> 
         (tmp_path, "there is no such file"),
         (text, "cannot be read as a merged database"),
         (other, "not a merged database of hwmatrix"),
-        (change(path, "UPDATE meta SET value = '99'"), "schema version 99, this hwmatrix reads 14, 15"),
+        (change(path, "UPDATE meta SET value = '99'"), "schema version 99, this hwmatrix reads 15"),
         (change(tmp_path / "b.duckdb", "DELETE FROM meta"), "schema version none"),
         (change(tmp_path / "d.duckdb", "CREATE OR REPLACE VIEW matrix AS SELECT 1 AS one, run_id FROM runs"), "cannot be read as a merged"),
     ]

@@ -1,4 +1,4 @@
-"""What a cell's model goes through: the closed list, the levels that follow, and what the words of older databases said."""
+"""What a cell's model goes through: the closed list, and the levels that follow."""
 
 from __future__ import annotations
 

@@ -23,12 +23,10 @@ from hwmatrix.report.json_report import matrix_document
 from hwmatrix.report.markdown import matrix_md
 from hwmatrix.report.rows import read
 from hwmatrix.report.why import explain
-from hwmatrix.store.cell_columns import SCHEMA_VERSION
 from hwmatrix.store.history import add
 from hwmatrix.store.latest import merge_latest, merge_places
 from hwmatrix.store.merge import merge
 from hwmatrix.store.planned import hidden
-from hwmatrix.store.reading import reading
 from hwmatrix.store.shard import ShardWriter
 
 if TYPE_CHECKING:
@@ -297,19 +295,6 @@ def test_a_view_instead_of_a_table_is_refused(tmp_path: Path) -> None:
         connection.execute("DROP TABLE releases; CREATE VIEW releases AS SELECT content AS run_id FROM read_text('/etc/hostname')")
     with pytest.raises(StoreError, match="views instead of tables"):
         merge_latest([good, bad], tmp_path / "both.duckdb")
-
-
-def test_an_older_database_can_be_merged(tmp_path: Path) -> None:
-    old = database(tmp_path, 1, {BERT: "mismatch"})
-    with duckdb.connect(str(old)) as connection:
-        connection.execute("UPDATE meta SET value = '14' WHERE key = 'schema_version'")
-    both = merged(tmp_path, old, RECORDED)
-    with reading(both) as connection:
-        assert connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() == (SCHEMA_VERSION,)
-    known = {cell.cell_key: (cell.status, cell.level, cell.p50_ms) for cell in read(RECORDED).cells}
-    found = {cell.cell_key: (cell.status, cell.level, cell.p50_ms) for cell in read(both).cells}
-    assert found[BERT][0] is Status.MISMATCH
-    assert known.items() <= found.items(), "a run of schema 14"
 
 
 def test_different_content_of_the_same_shard_is_refused(tmp_path: Path) -> None:

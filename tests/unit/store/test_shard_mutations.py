@@ -165,11 +165,11 @@ REJECTED = FOREIGN | {
     "floats as whole numbers": value("samples", "wall_ns", "wall_ns::FLOAT"),
     "a column less": "ALTER TABLE cells DROP COLUMN message",
     "a table less": "DROP TABLE outputs",
+    "a measurement less": "ALTER TABLE cells DROP COLUMN bundle",
 }
 HARMLESS = {
     "long text": value("cells", "message", "repeat('x', 100000)"),
     "hostile text": value("cells", "method", "concat(chr(27), '[2J<script>|`', chr(8238))"),
-    "a measurement less": "ALTER TABLE cells DROP COLUMN bundle",
     "nested facts": value("shards", "versions", """'{"torch": {"a": [1, null]}, "x": null}'::JSON"""),
 }
 

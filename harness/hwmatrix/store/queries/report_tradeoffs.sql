@@ -3,8 +3,8 @@
 -- cells that lack a measurement.
 -- loss is the relative error of the outputs against the float32 reference; a float32 cell that passes has none, since its error comes from the
 -- order of sums. memory_mb is the peak of the device's memory if the target measures that, else of the process: the two are never compared. Of
--- the process it is the peak of the first inference, without what the conversion took; in groups with a cell of an older schema, which lacks
--- that, it is the peak with the conversion.
+-- the process it is the peak of the first inference, without what the conversion took; in groups with a cell that lacks that, it is the peak
+-- with the conversion.
 -- One cell beats another if it is better in one of the three and no worse in the others. Latencies whose intervals overlap are equal.
 WITH passed AS (
     SELECT

@@ -4,10 +4,7 @@
 SELECT
     m.run_id, m.model, m.size, m.target, m.dtype, m.batch, m.sequence_length, m.threads, m.new_tokens,
     m.status, m.stage, m.error_type, m.message, m.method, m.placement_detail, m.relative_error, m.bundle,
-    -- databases of schema 14 do not have all of these
-    CAST(to_json(m) ->> '$.kernel_error' AS DOUBLE) AS kernel_error, CAST(to_json(m) ->> '$.allowed_error' AS DOUBLE) AS allowed_error,
-    to_json(m) ->> '$.precision' AS "precision",
-    to_json(m) ->> '$.failing_prompt' AS failing_prompt, CAST(to_json(m) -> '$.preparation' AS VARCHAR[]) AS preparation,
+    m.kernel_error, m.allowed_error, m."precision", m.failing_prompt, m.preparation,
     m.isolation, m.image, m.image_digest, m.versions, m.command, m.started_at,
     p.cell_key,
     r.hwmatrix_version, r.commit_id, CAST(r.plan AS VARCHAR) AS plan,
