@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
+
+import pydantic
+from pydantic.dataclasses import dataclass
 
 from hwmatrix.faults.error_records import of_type
 from hwmatrix.records.backends import descriptors
@@ -17,11 +19,11 @@ _ENGINE: Final = "docker"
 """The package that starts containers. Images lack it."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=pydantic.ConfigDict(extra="forbid"))
 class Checked:
     """A package or a target, and whether it can be used in this interpreter; ``reason`` says why not."""
 
-    kind: str
+    kind: Literal["package", "target"]
     name: str
     usable: bool
     reason: str | None

@@ -13,7 +13,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from hwmatrix.knowledge.fit_document import Measurements
-from hwmatrix.records import Basis, Dtype, Execution, Family, Level, Severity, Status
+from hwmatrix.records import Basis, Execution, Family, Level, Severity
+from hwmatrix.reporter.components import Checked
+from hwmatrix.reporter.stack import StackResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from hwmatrix.faults.error_records import ReportedError
     from hwmatrix.knowledge.compatibility_table import TableRow
     from hwmatrix.knowledge.on_record import EvidenceAnswer
-    from hwmatrix.reporter.components import Checked
-    from hwmatrix.reporter.stack import StackResult
 
 ERROR_REPORT_SCHEMA: Final = "hwmatrix/error-report/1"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -43,28 +43,6 @@ class ReportEntry:
     recommendations: tuple[str, ...]
     traceback: str | None
     occurrences: Annotated[int, Field(ge=1)]
-
-
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class ComponentEntry:
-    """A package or a target: whether it can be used in this interpreter, or why not."""
-
-    kind: Literal["package", "target"]
-    name: str
-    usable: bool
-    reason: str | None
-
-
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class StackEntry:
-    """The test model on one kind of hardware. ``wall_ms`` is the duration of the whole cell."""
-
-    hardware: str
-    status: Status
-    execution: Execution | None
-    dtype: Dtype | None
-    wall_ms: float | None
-    message: str | None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -99,8 +77,8 @@ class ErrorReport:
     collected: tuple[str, ...]
     counts: dict[Severity, int]
     errors: tuple[ReportEntry, ...]
-    components: tuple[ComponentEntry, ...] | None
-    stack: tuple[StackEntry, ...] | None
+    components: tuple[Checked, ...] | None
+    stack: tuple[StackResult, ...] | None
     matrix: tuple[MatrixRow, ...] | None
     evidence: tuple[Measurements, ...] = ()
 
@@ -114,8 +92,8 @@ def report_of(
     generated_at: str,
     version: str,
     collected: Iterable[str],
-    components: Iterable[Checked] | None,
-    stack: Iterable[StackResult] | None,
+    components: tuple[Checked, ...] | None,
+    stack: tuple[StackResult, ...] | None,
     matrix: Iterable[TableRow] | None,
     evidence: Iterable[EvidenceAnswer] = (),
 ) -> ErrorReport:
@@ -127,8 +105,8 @@ def report_of(
         "collected": list(collected),
         "counts": {severity.value: sum(error.severity is severity for error, _ in errors) for severity in Severity},
         "errors": [{**error.to_dict(), "occurrences": count} for error, count in errors],
-        "components": _dicts(components),
-        "stack": _dicts(stack),
+        "components": components,
+        "stack": stack,
         "matrix": None if matrix is None else [row.as_dict() for row in matrix],
         "evidence": list(evidence),
     }
@@ -144,7 +122,3 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema of the report."""
     body = _DOCUMENT.json_schema(mode="serialization")
     return {"$schema": _DIALECT, "$id": ERROR_REPORT_SCHEMA, **body, "title": "hwmatrix errors of this machine"}
-
-
-def _dicts(records: Iterable[Any] | None) -> list[dict[str, Any]] | None:
-    return None if records is None else [dict(vars(record)) for record in records]

@@ -153,7 +153,7 @@ class HardwareCompatibilityReporter:
         """
         self._stack, errors = stack.run_test()
         self._store(stack.COMPONENT, errors)
-        return [dict(vars(result)) | {"status": result.status.value} for result in self._stack]
+        return [{name: getattr(value, "value", value) for name, value in vars(result).items()} for result in self._stack]
 
     def collect_all(self, models: Sequence[str] = ()) -> list[ErrorDict]:
         """All of the above except :meth:`test_full_hardware_stack`, which executes something; ``models`` are checked one by one."""

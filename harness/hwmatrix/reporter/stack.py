@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+import pydantic
+from pydantic.dataclasses import dataclass
+
 from hwmatrix.faults.error_records import of_type, recognized
-from hwmatrix.records import Backend, Status
+from hwmatrix.records import Backend, Dtype, Execution, Status
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.reporter.components import missing
 
@@ -24,7 +26,7 @@ _NO_ERRORS: Final = frozenset({Status.PASS, Status.UNAVAILABLE})
 """Unavailable hardware is an error of the detection, which reports it."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=pydantic.ConfigDict(extra="forbid"))
 class StackResult:
     """The test model on one kind of hardware. ``message`` says why it did not pass.
 
@@ -33,8 +35,8 @@ class StackResult:
 
     hardware: str
     status: Status
-    execution: str | None
-    dtype: str | None
+    execution: Execution | None
+    dtype: Dtype | None
     wall_ms: float | None
     message: str | None
 

@@ -18,7 +18,7 @@ from hwmatrix.app.schemas import REPORTS
 from hwmatrix.classifier import classifier as integration
 from hwmatrix.cli import main
 from hwmatrix.pool.pool import ResourcePool
-from hwmatrix.records import Status
+from hwmatrix.records import Dtype, Execution, Status
 from hwmatrix.reporter import reporter, stack
 from hwmatrix.reporter.document import json_schema
 
@@ -151,7 +151,9 @@ def test_the_matrix_is_a_part_of_a_combined_report(capsys: pytest.CaptureFixture
 
 
 def test_the_hardware_test_runs_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    passed = stack.StackResult(hardware="cpu", status=Status.PASS, execution="hardware", dtype="float32", wall_ms=12.3, message=None)
+    passed = stack.StackResult(
+        hardware="cpu", status=Status.PASS, execution=Execution.HARDWARE, dtype=Dtype.FLOAT32, wall_ms=12.3, message=None
+    )
     monkeypatch.setattr(stack, "run_test", lambda: ((passed,), ()))
     found = document(capsys, "--test-hardware")
     assert found["collected"] == ["hardware_stack"]

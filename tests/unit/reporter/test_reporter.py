@@ -21,7 +21,7 @@ from hwmatrix.errors import ConfigError, StoreError
 from hwmatrix.faults.error_records import KEYS
 from hwmatrix.pool.errors import ModelStartError
 from hwmatrix.pool.pool import ResourcePool
-from hwmatrix.records import Severity, Status
+from hwmatrix.records import Dtype, Execution, Severity, Status
 from hwmatrix.reporter import stack
 from hwmatrix.reporter.document import ERROR_REPORT_SCHEMA, json_schema
 from hwmatrix.reporter.reporter import HardwareCompatibilityReporter
@@ -238,8 +238,10 @@ def test_collecting_again_replaces_records_and_add_adds_them() -> None:
 
 
 def test_the_stack_s_results_are_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    passed = StackResult(hardware="cpu", status=Status.PASS, execution="hardware", dtype="float32", wall_ms=12.3, message=None)
-    crashed = StackResult(hardware="qnn", status=Status.CRASH, execution="emulated", dtype="float16", wall_ms=9.0, message="SIGSEGV")
+    passed = StackResult(hardware="cpu", status=Status.PASS, execution=Execution.HARDWARE, dtype=Dtype.FLOAT32, wall_ms=12.3, message=None)
+    crashed = StackResult(
+        hardware="qnn", status=Status.CRASH, execution=Execution.EMULATED, dtype=Dtype.FLOAT16, wall_ms=9.0, message="SIGSEGV"
+    )
     monkeypatch.setattr(stack, "run_test", lambda: ((passed, crashed), ()))
     made = reporter()
     results = made.test_full_hardware_stack()
