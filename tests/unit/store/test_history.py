@@ -127,6 +127,15 @@ def test_a_file_that_is_not_a_database_is_refused_before_anything_is_copied(tmp_
     assert not (tmp_path / "h.duckdb").exists()
 
 
+def test_a_view_instead_of_a_table_is_refused_and_never_read(tmp_path: Path) -> None:
+    foreign = run(tmp_path / "a.duckdb", "a")
+    with duckdb.connect(str(foreign)) as connection:
+        connection.execute("DROP TABLE releases; CREATE VIEW releases AS SELECT content AS run_id FROM read_text('/etc/hostname')")
+    with pytest.raises(StoreError, match="views instead of tables: releases"):
+        add(tmp_path / "h.duckdb", [foreign])
+    assert not (tmp_path / "h.duckdb").exists()
+
+
 def test_text_of_a_history_is_printed_without_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database = run(tmp_path / "matrix.duckdb", "a\x1b[31m\u202e")
     before = database.read_bytes()
