@@ -113,13 +113,8 @@ class Loader:
         return reason, gpus
 
     def _freest(self, hardware: str, gpus: Sequence[Gpu]) -> int:
-        """The GPU with the most free memory. If unknown, the one this pool uses least."""
-        all_known = all(gpu.free_mb is not None for gpu in gpus)
-
-        def room(gpu: Gpu) -> tuple[float, int]:
-            return (gpu.free_mb or 0.0) if all_known else -self._cache.taken_mb(f"{hardware}:{gpu.index}"), -gpu.index
-
-        return max(gpus, key=room).index
+        """The GPU with the most free memory; of several, or if that is not known, the one this pool uses least."""
+        return max(gpus, key=lambda gpu: (gpu.free_mb or 0.0, -self._cache.taken_mb(f"{hardware}:{gpu.index}"), -gpu.index)).index
 
     def _start(self, attempt: Attempt, device: Device) -> Any:
         """The model on this device, constructed unless an earlier device refused it; None if the device cannot hold it.

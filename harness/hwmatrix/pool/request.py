@@ -79,7 +79,7 @@ def request_for(
         name=name,
         dtype=None if dtype is None else dtype.value if isinstance(dtype, Dtype) else str(dtype).removeprefix("torch."),
         order=_order(_classification(family, name), preferences),
-        chosen="priority_list" in preferences or preferences.get("device") not in {None, AUTO},
+        chosen=preferences.get("priority_list") is not None or preferences.get("device") not in {None, AUTO},
         constructor=constructor,
         takes_device=constructor is not None and _takes_device(constructor),
         memory_mb=memory_mb,
