@@ -110,8 +110,5 @@ def test_each_documented_option_gives_verdicts(tmp_path: Path, *, slow: bool) ->
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     found = [row for shard in order.shards.glob("*.duckdb") for row in rows(shard, "SELECT target, role, status, message FROM cells")]
     told = {name: {row["role"]: row["status"] for row in found if row["target"] == name} for name in targets}
-    expected = {
-        name: {"canary_good": "pass", "canary_wrong": "mismatch", "model": "unsupported" if "rewrite" in target["options"] else "pass"}
-        for name, target in targets.items()  # bert has no operator that is replaced
-    }
+    expected = {name: {"canary_good": "pass", "canary_wrong": "mismatch", "model": "pass"} for name in targets}
     assert told == expected, json.dumps([row for row in found if row["status"] not in {"pass", "mismatch"}])

@@ -99,9 +99,9 @@ def test_every_combination_of_varied_settings_is_a_cell(tmp_path: Path, cache: d
 
 def test_bundles_that_were_made_elsewhere_are_used_and_none_is_made(tmp_path: Path, cache: dict[str, str]) -> None:
     """The three steps of a workflow: plan, make the bundles once, run a target with them."""
-    there = ("--output-dir", str(tmp_path / "there"))
-    hwmatrix("plan", "--models", "bert", "--targets", *TARGETS, *NONE, "--no-timing", *there, environment=cache)
-    (plan,) = (tmp_path / "there").glob("runs/*/plan.json")
+    there = tmp_path / "there"
+    hwmatrix("plan", "--models", "bert", "--targets", *TARGETS, *NONE, "--no-timing", "--output-dir", str(there), environment=cache)
+    plan = there / "plan.json"
     archive = tmp_path / "bundles.tar"
     said = hwmatrix("bundles", str(plan), str(archive), "--output-dir", str(tmp_path / "made"), environment=cache)
     assert "3 to build or find" in said

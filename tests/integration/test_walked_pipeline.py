@@ -335,7 +335,7 @@ def test_a_single_target_whose_job_is_rerun(source: Path, tmp_path: Path, api: A
     api.set("onnxruntime", "completed", "success")
     collect = walking.walk("collect", needs)
     assert collect.result == "success", collect.log
-    assert "onnxruntime: 1 shards" in collect.log
+    assert "onnxruntime: 1 shard" in collect.log
     report = json.loads(next((tmp_path / "artifacts").glob("report-*/matrix.json")).read_text(encoding="utf-8"))
     assert report["run"]["counts"] == {"pass": 1}
 

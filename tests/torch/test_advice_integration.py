@@ -25,7 +25,7 @@ NEVER_SEEN = Backend.CUDA, Backend.ROCM, Backend.MPS
 
 def classifier(cache: Path, database: Path | None) -> HardwareAwareModelClassifier:
     sources = Sources(matrix=ROOT / "matrix.yaml", database=database, cache=cache)
-    return HardwareAwareModelClassifier(hardware_cache_path=cache / "hardware.json", model_db_path=cache / "models.duckdb", sources=sources)
+    return HardwareAwareModelClassifier(hardware_cache_path=cache / "hardware.json", model_db_path=cache / "models.sqlite", sources=sources)
 
 
 def measured(answer: ModelAnswer) -> set[str]:
@@ -41,7 +41,7 @@ def test_what_was_published_decides_and_the_rest_is_expected(tmp_path: Path) -> 
     assert all(answer["hardware_profile"][hardware]["basis"] == "prior" for hardware in NEVER_SEEN)
     assert answer["hardware_profile"]["cpu"]["available"] is True
     assert answer["hardware_profile"]["cpu"]["available_memory_mb"] > 0
-    assert (tmp_path / "models.duckdb").is_file()
+    assert (tmp_path / "models.sqlite").is_file()
 
 
 @pytest.mark.long

@@ -51,6 +51,10 @@ def bert() -> Any:
     return transformers.BertForMaskedLM(config).eval()
 
 
+def size_mb(module: Any) -> float:
+    return sum(tensor_mb(module, "cuda").values())
+
+
 def run(model: Any) -> torch.Tensor:
     with torch.inference_mode():
         result: torch.Tensor = model(torch.zeros(1, 8, dtype=torch.long, device=next(model.parameters()).device)).logits
@@ -81,23 +85,23 @@ class Pretended(Machine):
 def test_a_module_takes_its_parameters_and_buffers() -> None:
     module = torch.nn.Linear(1024, 1024)
     module.register_buffer("table", torch.zeros(512, 1024))
-    assert tensor_mb(module) == (1024 * 1024 + 1024 + 512 * 1024) * 4 / 2**20
-    assert tensor_mb(module.half()) == (1024 * 1024 + 1024 + 512 * 1024) * 2 / 2**20
+    assert size_mb(module) == (1024 * 1024 + 1024 + 512 * 1024) * 4 / 2**20
+    assert size_mb(module.half()) == (1024 * 1024 + 1024 + 512 * 1024) * 2 / 2**20
 
 
 def test_tied_weights_count_once() -> None:
     embedding, head = torch.nn.Embedding(1000, 256), torch.nn.Linear(256, 1000, bias=False)
-    apart = tensor_mb(torch.nn.ModuleList([embedding, head]))
+    apart = size_mb(torch.nn.ModuleList([embedding, head]))
     head.weight = embedding.weight
-    assert tensor_mb(torch.nn.ModuleList([embedding, head])) == apart / 2
+    assert size_mb(torch.nn.ModuleList([embedding, head])) == apart / 2
     view = torch.nn.Module()
     view.register_buffer("whole", torch.zeros(1000))
     view.register_buffer("part", view.whole[:500])
-    assert tensor_mb(view) == 4000 / 2**20
+    assert size_mb(view) == 4000 / 2**20
 
 
 def test_what_has_no_memory_takes_none() -> None:
-    assert tensor_mb(torch.nn.Linear(1024, 1024, device="meta")) == 0
+    assert size_mb(torch.nn.Linear(1024, 1024, device="meta")) == 0
 
 
 def test_the_pool_counts_a_real_model_whatever_the_caller_says() -> None:
@@ -106,12 +110,11 @@ def test_the_pool_counts_a_real_model_whatever_the_caller_says() -> None:
     (entry,) = pool.get_stats()["entries"]
     expected = sum({p.data_ptr(): p.numel() * 4 for p in model.parameters()}.values()) + sum(b.nbytes for b in model.buffers())
     assert entry["memory_mb"] == pytest.approx(expected / 2**20)
-    assert entry["memory_measure"] == "tensors"
     assert run(model).shape == (1, 8, 99)
 
 
 def test_a_model_that_was_used_goes_when_room_is_needed() -> None:
-    pool = ResourcePool(PoolSettings(budget_mb={"host": 1.5 * tensor_mb(bert())}))
+    pool = ResourcePool(PoolSettings(budget_mb={"host": 1.5 * size_mb(bert())}))
     gone = weakref.ref(pool.get_model("embedding", "first", bert, CPU))
     run(gone())
     kept = pool.get_model("embedding", "second", bert, CPU)
@@ -155,6 +158,22 @@ def test_a_pytorch_that_is_not_built_for_the_gpu_falls_back_to_the_cpu() -> None
     assert report.attempts[0].status is Status.UNAVAILABLE
     assert "Torch not compiled with CUDA enabled" in str(report.attempts[0].reason)
     assert run(model).isfinite().all()
+
+
+def test_a_model_that_its_constructor_spread_over_devices_stays_there() -> None:
+    """accelerate records in ``hf_device_map`` what it did for ``device_map``."""
+
+    def spread() -> Any:
+        model = bert()
+        model.hf_device_map = {"": "cpu"}
+        return model
+
+    pool = ResourcePool(machine=Pretended(2))
+    model = pool.get_model("embedding", "bert", spread, {"device": "cuda"})
+    assert next(model.parameters()).device.type == "cpu"
+    assert pool.fallbacks == ()
+    memory = pool.get_stats()["memory"]
+    assert {place: facts["used_mb"] for place, facts in memory.items()} == {"host": size_mb(model)}  # where the weights really are
 
 
 def test_weights_without_data_cannot_be_moved_and_the_error_says_so() -> None:

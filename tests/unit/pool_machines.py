@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from hwmatrix.pool.devices import Gpu, Machine
 from hwmatrix.pool.pool import ResourcePool
-from hwmatrix.pool.settings import PoolSettings
 from hwmatrix.records import Detection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from hwmatrix.pool.settings import PoolSettings
 
 
 class Model:
@@ -60,7 +61,6 @@ class FakeMachine(Machine):
         self.total = {"cuda": list(cuda)}
         self.used: dict[int, float] = {}
         self.host_mb = host_mb
-        self.host_used_mb = 0.0
         self.here = {"cpu", *others, *(["cuda"] if cuda else [])}
         self.asked: list[str] = []
         super().__init__(self)
@@ -83,12 +83,7 @@ class FakeMachine(Machine):
         """The host's memory, or a GPU's."""
         return self.host_mb if memory == "host" else super().total_mb(memory)
 
-    def free_mb(self, memory: str) -> float | None:
-        """The memory that other programs leave free; the test's models take none."""
-        return self.host_mb - self.host_used_mb if memory == "host" else super().free_mb(memory)
-
 
 def pool_of(machine: Machine | None = None, settings: PoolSettings | None = None, clock: Clock | None = None) -> ResourcePool:
-    """A pool on the given machine, by default one without a GPU, and without a timer."""
-    settings = dataclasses.replace(settings or PoolSettings(), timer=False)
+    """A pool on the given machine, by default one without a GPU."""
     return ResourcePool(settings, machine=machine or FakeMachine(), clock=clock or Clock())

@@ -82,7 +82,7 @@ class HardwareAwareModelClassifier:
 
     Args:
         hardware_cache_path: the cache file of the detector; None: its default.
-        model_db_path: a DuckDB file that caches classifications; None: they are not cached.
+        model_db_path: a SQLite file that caches classifications; None: they are not cached.
         force_refresh: detect and classify again, whatever is cached.
         sources: other sources to read from.
         bounds: limits of memory, loss and latency for :meth:`measured_choices` and the precision of requirements; None: no limits.

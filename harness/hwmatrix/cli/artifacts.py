@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hwmatrix.basics.text import plural
 from hwmatrix.cli.terminal import echo
 from hwmatrix.host.artifacts import pack, unpack
 
@@ -33,7 +34,7 @@ def pack_command(
         hwmatrix artifacts pack reports/latest/runs/20261120T072723Z-42934e cuda shards-cuda.tar
     """
     names = pack(folder, target, archive)
-    echo(f"wrote {archive} with {len(names)} files")
+    echo(f"wrote {archive} with {plural(len(names), 'file')}")
 
 
 def unpack_command(
@@ -48,4 +49,4 @@ def unpack_command(
     """
     for archive in archives:
         shards = unpack(archive, folder)
-        echo(f"{archive}: {len(shards)} shards")
+        echo(f"{archive}: {plural(len(shards), 'shard')}")

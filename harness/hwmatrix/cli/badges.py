@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hwmatrix.basics.text import plural
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Output, RunId
 from hwmatrix.cli.terminal import echo
 from hwmatrix.report.badges import files
@@ -32,4 +33,4 @@ def badges_command(
         hwmatrix badges --output-dir reports/latest
     """
     written = replace(output_dir / "badges", files(read(database or output_dir / "matrix.duckdb", run)))
-    echo(f"wrote {len(written)} files into {output_dir / 'badges'}")
+    echo(f"wrote {plural(len(written), 'file')} into {output_dir / 'badges'}")

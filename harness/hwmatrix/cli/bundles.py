@@ -9,6 +9,7 @@ import typer
 
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import pack_bundles, workshop_of
+from hwmatrix.basics.text import plural
 from hwmatrix.cli.options import DEFAULT_OUTPUT, BaseImage, Matrix, Output, Verbose, progress
 from hwmatrix.cli.run import check_planned, read_planned
 from hwmatrix.matrix.load import load
@@ -39,4 +40,4 @@ def bundles_command(
     with progress(verbose=verbose) as view:
         workshop = workshop_of(loaded, environment, base_image, view)
         count = pack_bundles(whole, archive, loaded, workshop, output=output_dir.absolute(), view=view)
-        view.say(f"wrote {archive} with {count} bundles")
+        view.say(f"wrote {archive} with {plural(count, 'bundle')}")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hwmatrix.basics.text import plural
 from hwmatrix.cli.options import JobStates, PlannedFolder
 from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import StoreError
@@ -36,7 +37,7 @@ def collect_command(
     run = RunFolder(path=folder)
     found = collect(run, arrived, read_states(states))
     for target, shards in found.shards.items():
-        echo(f"{target}: {len(shards)} shards")
+        echo(f"{target}: {plural(len(shards), 'shard')}")
     for target, reason in found.unavailable.items():
         echo(harmless(f"{target}: unavailable: {reason}"))
     problems = [*found.refused, *(f"{target}: {reason}" for target, reason in found.missing.items())]

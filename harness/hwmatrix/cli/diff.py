@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 
-from hwmatrix.basics.text import plain
+from hwmatrix.basics.text import plain, plural
 from hwmatrix.cli.options import DEFAULT_OUTPUT, AcrossOption
 from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.report.diff import make_diff, side_of
@@ -93,7 +93,7 @@ def _print_diff(diff: Diff) -> None:
             console.print(safe_text(f"  and {len(changes) - _LISTED} more: --format markdown lists them all"))
     console.print()
     for reason, count in diff.untimed.items():
-        console.print(safe_text(f"speed not compared: {count} cells ({reason})"), soft_wrap=True)
+        console.print(safe_text(f"speed not compared: {plural(count, 'cell')} ({reason})"), soft_wrap=True)
     changed = sorted({each.package for each in diff.packages})
     if changed:
         console.print(safe_text(f"packages that changed: {', '.join(changed)} (--format markdown lists them by target)"), soft_wrap=True)

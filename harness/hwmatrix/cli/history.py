@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from hwmatrix.basics.near_miss import near_miss
-from hwmatrix.basics.text import commit, plain
+from hwmatrix.basics.text import commit, plain, plural
 from hwmatrix.cli.tables import print_table
 from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.errors import ConfigError, Problem
@@ -66,7 +66,10 @@ def history_command(
         raise ConfigError([Problem(where="--release", what="nothing is added", hint="name databases with --add")])
     if adding:
         for added in add(database, [database_at(place) for place in adding], release=release):
-            echo(f"{added.database}: {len(added.runs)} runs and {added.shards} shards added, {added.known} shards known before", err=True)
+            echo(
+                f"{added.database}: {plural(len(added.runs), 'run')} and {plural(added.shards, 'shard')} added, {added.known} known before",
+                err=True,
+            )
     database = database_at(database)
     runs = read_runs(database)
     model = None if model is None else name_on_record(model, database)

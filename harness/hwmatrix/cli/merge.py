@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hwmatrix.basics.text import plural
 from hwmatrix.cli.options import DEFAULT_OUTPUT
 from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, Problem, StoreError
@@ -59,8 +60,9 @@ def _print_merge(report: MergeReport) -> None:
     for rejection in report.rejected:
         echo(f"rejected {rejection.file}: {rejection.reason}")
     if report.withdrawn:
-        echo(f"{len(report.withdrawn)} cells are not shown: a new plan of their run dropped them")
-    echo(f"{len(report.merged)} shards merged ({report.rows} rows), {len(report.known)} known before, {len(report.rejected)} rejected")
+        echo(f"not shown, since a new plan of their run dropped them: {plural(len(report.withdrawn), 'cell')}")
+    merged = f"{plural(len(report.merged), 'shard')} merged ({plural(report.rows, 'row')})"
+    echo(f"{merged}, {len(report.known)} known before, {len(report.rejected)} rejected")
 
 
 def _keeps_latest(database: Path) -> bool:

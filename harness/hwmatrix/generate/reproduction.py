@@ -332,9 +332,9 @@ def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
     }
 
 
-def _executorch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
+def _executorch(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
     constant = cell.preparation is None or Preparation.CONSTANT_INPUTS in cell.preparation
-    return {"exporter": _export(cell), "attention": _eager(code), "constant": constant}
+    return {"exporter": _export(cell), "attention": None, "constant": constant}
 
 
 def _browser(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:

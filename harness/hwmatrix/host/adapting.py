@@ -133,7 +133,7 @@ def _next(plan: Plan, cell: CellPlan, ends: Mapping[str, _Ended], planned: Mappi
         dtype=cell.settings.dtype,
         export=descriptor.export_of(end.preparation),
         exports=() if cell.settings.new_tokens else descriptor.exports,  # generation has one export
-        rewrites=descriptor.rewrites,
+        rewrites=descriptor.rewrites and not plan.target(cell.target).options.get("rewrite"),
         precisions=tuple(dtype for dtype in descriptor.precisions if dtype in plan.tolerances),
     )
     tried = [Attempt(change=change, short_of_memory=other.short_of_memory(backend)) for change, other in end.tried]

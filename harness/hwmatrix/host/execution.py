@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.clock import now
+from hwmatrix.basics.text import plural
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError, StoreError
 from hwmatrix.faults.catalogue import match
 from hwmatrix.hardware.detector import machine_identity
@@ -88,7 +89,7 @@ class _Waves:
         self._bundles = sum(len(models) + canaries for wave in planned if (models := self._to_make(wave)))
         for wave in planned:
             if wave.of > 1:
-                self._view.say(f"wave {wave.number} of {wave.of}: {len(wave.models)} models; {self._pace.tell()}")
+                self._view.say(f"wave {wave.number} of {wave.of}: {plural(len(wave.models), 'model')}; {self._pace.tell()}")
             self._make_bundles(self._order, self._to_make(wave))
             self._run(self._still_wanted(wave.cells))
             self._ask_other_exporters(wave)
@@ -118,7 +119,7 @@ class _Waves:
         if not again:
             return
         names = {cell.model_key for cells in again.values() for cell in cells}
-        self._view.say(f"{', '.join(again)} rejected the first export of {len(names)} models: trying another")
+        self._view.say(f"{', '.join(again)} rejected the first export of {plural(len(names), 'model')}: trying another")
         models = [model for model in wave.models if model.key in names]
         if self._made_more(self._order, models, every_exporter=True):
             self._run(again)

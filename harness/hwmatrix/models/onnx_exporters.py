@@ -26,7 +26,7 @@ TORCH: Final = "torch"
 DATA_DEPENDENT: Final = "data-dependent"
 """torch.export's term (2.13) for Python code that reads the value of a tensor."""
 _SHAPES: Final = re.compile(
-    "data-dependent|dynamic|static|symbolic|Sym(Int|Node|Bool)|speciali[sz]|constraint|shape|size|rank|dimension", re.IGNORECASE
+    "data-dependent|dynamic|static|symbolic|Sym(Int|Node|Bool)|speciali[sz]|constraint|shape|size|rank|dimension|ranges", re.IGNORECASE
 )
 """The words of torch.export (2.13) and OpenVINO (2026.4) for what they must not know about shapes."""
 _EXPERTS: Final = "batched_mm"

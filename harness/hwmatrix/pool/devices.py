@@ -18,8 +18,6 @@ from hwmatrix.records.backends import descriptor_of, descriptors
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hwmatrix.pool.settings import PoolSettings
-
 
 HOST: Final = "host"
 """The host's memory, which every device without its own memory uses, Apple's GPUs included."""
@@ -127,22 +125,6 @@ class Machine:
         limit = self._probe(Backend.CPU).features.get("memory_limit_mb")
         total = psutil.virtual_memory().total / 2**20
         return min(total, float(limit)) if limit else total
-
-    def free_mb(self, memory: str) -> float | None:
-        """The free part of a memory in MiB now, or None if it is not known. For the host it is what the cgroup limit leaves."""
-        if memory != HOST:
-            device = device_of(memory)
-            return next((gpu.free_mb for gpu in self.gpus(device.hardware) if gpu.index == device.index), None)
-        left: float | None = self._probe(Backend.CPU).features.get("memory_left_mb")
-        return left
-
-
-def budget_mb(memory: str, settings: PoolSettings, machine: Machine) -> float | None:
-    """The memory in MiB that models may use: as configured, or the configured share of it; None if its size is not known."""
-    if memory in settings.budget_mb:
-        return settings.budget_mb[memory]
-    total = machine.total_mb(memory)
-    return None if total is None else total * settings.share
 
 
 def _gpu(index: int, facts: Mapping[str, Any]) -> Gpu:

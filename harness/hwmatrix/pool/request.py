@@ -15,10 +15,9 @@ from hwmatrix.pool.devices import Device, device_of, has_several
 from hwmatrix.records import Backend, Classification, Dtype, Family
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-_PREFERENCES: Final = frozenset({"device", "priority_list", "preferred_index"})
-_DEVICE_ARGUMENT: Final = "device"
+_PREFERENCES: Final = ("device", "priority_list", "preferred_index")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,9 +29,10 @@ class Key:
     device: Device
     dtype: str | None
 
-    def answers(self, asked: Key) -> bool:
-        """Whether ``asked`` names no GPU index and otherwise equals this key: any GPU of the kind will do."""
-        return asked.device.index is None and dataclasses.replace(self, device=dataclasses.replace(self.device, index=None)) == asked
+    @property
+    def any_index(self) -> Key:
+        """The key of requests for any GPU of this kind."""
+        return dataclasses.replace(self, device=dataclasses.replace(self.device, index=None))
 
     def __str__(self) -> str:
         return f"{self.family}/{self.name} on {self.device}" + (f" in {self.dtype}" if self.dtype else "")
@@ -40,18 +40,16 @@ class Key:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """A request for a model. ``order`` is the hardware to try; ``asked``: the caller chose it.
+    """A request for a model. ``order`` is the hardware to try; ``chosen``: the caller named it.
 
-    ``one_device``: the caller named a single device, and the rest of ``order`` are fallbacks. ``takes_device``: the constructor has an
-    argument ``device``.
+    ``takes_device``: the constructor has a required argument ``device``.
     """
 
     family: str
     name: str
     dtype: str | None
     order: tuple[str, ...]
-    asked: bool
-    one_device: bool
+    chosen: bool
     constructor: Callable[..., Any] | None
     takes_device: bool
     memory_mb: float | None
@@ -59,11 +57,6 @@ class Request:
     def key(self, device: Device) -> Key:
         """The model's key on a device."""
         return Key(family=self.family, name=self.name, device=device, dtype=self.dtype)
-
-    @property
-    def identity(self) -> tuple[str, str, str | None, tuple[str, ...]]:
-        """What makes two requests the same."""
-        return self.family, self.name, self.dtype, self.order
 
 
 def request_for(
@@ -75,105 +68,68 @@ def request_for(
     dtype: object = None,
     memory_mb: float | None = None,
 ) -> Request:
-    """Validate the arguments of a request.
+    """A request from the arguments of :meth:`ResourcePool.get_model`.
 
     Raises:
-        ConfigError: lists every invalid argument, each with a hint.
+        ConfigError: the preferences are contradictory, or name unknown hardware; lists every problem.
     """
-    problems = [*_name_problems(family, name), *_constructor_problems(constructor), *_memory_problems(memory_mb)]
-    kind = _classification(family, name)
-    order: tuple[str, ...] = ()
-    try:
-        order = _order(preferences, kind)
-    except ConfigError as error:
-        problems += error.problems
-    if problems:
-        raise ConfigError(problems)
-    wanted = (preferences or {}).get("device")
+    preferences = preferences or {}
     return Request(
         family=str(family or ""),
         name=name,
-        dtype=None if dtype is None else dtype_word(dtype),
-        order=order,
-        asked=wanted not in {None, AUTO} or "priority_list" in (preferences or {}),
-        one_device=wanted not in {None, AUTO},
+        dtype=None if dtype is None else dtype.value if isinstance(dtype, Dtype) else str(dtype).removeprefix("torch."),
+        order=_order(_classification(family, name), preferences),
+        chosen=preferences.get("priority_list") is not None or preferences.get("device") not in {None, AUTO},
         constructor=constructor,
-        takes_device=constructor is not None and _DEVICE_ARGUMENT in _required_arguments(constructor),
+        takes_device=constructor is not None and _takes_device(constructor),
         memory_mb=memory_mb,
     )
 
 
-def dtype_word(dtype: object) -> str:
-    """The name of a precision: ``float16`` for ``torch.float16``, ``Dtype.FLOAT16`` and ``"float16"``."""
-    return dtype.value if isinstance(dtype, Dtype) else str(dtype).removeprefix("torch.")
-
-
-def _order(preferences: Mapping[str, Any] | None, kind: Classification) -> tuple[str, ...]:
+def _order(kind: Classification, preferences: Mapping[str, Any]) -> tuple[str, ...]:
     """The hardware to try. The CPU always comes last: it is always available, and falling back to it is reported.
+
+    ``preferred_index`` applies to each kind that may have several devices. An index above 0 is followed by the kind alone, as a fallback.
 
     Raises:
         ConfigError: the preferences are contradictory, or name unknown hardware.
     """
-    given = dict(preferences or {})
+    device, words, index = (preferences.get(name) for name in _PREFERENCES)
     problems = [
-        Problem(where="hardware_preferences", what=f"{key!r} is not a known preference", hint=near_miss(str(key), _PREFERENCES))
-        for key in given
-        if key not in _PREFERENCES
+        _problem(f"{key!r} is not a known preference", near_miss(str(key), _PREFERENCES)) for key in preferences.keys() - set(_PREFERENCES)
     ]
-    if "device" in given and "priority_list" in given:
-        what = "device and priority_list contradict each other"
-        problems.append(Problem(where="hardware_preferences", what=what, hint="give only one of them: a list's first entry is the device"))
-    index = given.get("preferred_index")
+    if device is not None and words is not None:
+        problems.append(_problem("device and priority_list contradict each other", "a list's first entry is the device"))
+    if words is not None and (isinstance(words, str) or not isinstance(words, list | tuple) or not words):
+        problems.append(_problem(f"priority_list {words!r} is not a list of hardware", 'for example ["cuda", "cpu"]'))
     if index is not None and (isinstance(index, bool) or not isinstance(index, int) or index < 0):
-        what = f"preferred_index {index!r} is not a valid GPU index"
-        problems.append(Problem(where="hardware_preferences", what=what, hint="GPUs are counted from 0"))
+        problems.append(_problem(f"preferred_index {index!r} is not a valid GPU index", "GPUs are counted from 0"))
     if problems:
         raise ConfigError(problems)
-    if "priority_list" in given:
-        return _with_cpu(_with_index(_device_names(given["priority_list"]), index))
-    device = given.get("device")
-    if device is None or device == AUTO:
-        return _with_cpu(_with_index(order_of(kind), index))
-    chosen = str(device_of(str(device)))
-    after = order_of(kind, preferred=device_of(chosen).hardware)[1:]
-    return _with_cpu((*_with_index((chosen,), index), *after))
+    if words is None:
+        first = None if device in {None, AUTO} else device_of(str(device))
+        words = order_of(kind) if first is None else [first, *order_of(kind, preferred=first.hardware)[1:]]
+    order: list[Device] = []
+    for each in (device_of(str(word)) for word in words):
+        if index is None or not has_several(each.hardware):
+            order.append(each)
+        elif each.index in {None, index}:
+            order.append(dataclasses.replace(each, index=index))
+            order += [each] if index else []
+        else:
+            raise ConfigError([_problem(f"{each} and preferred_index {index} contradict each other", "give only one of them")])
+    return tuple(dict.fromkeys([*map(str, order), Backend.CPU.value]))
 
 
-def _device_names(words: object) -> tuple[str, ...]:
-    if isinstance(words, str) or not isinstance(words, list | tuple) or not words:
-        what = f"priority_list {words!r} is not a list of hardware"
-        raise ConfigError([Problem(where="hardware_preferences", what=what, hint='for example ["cuda", "cpu"]')])
-    return tuple(dict.fromkeys(str(device_of(str(word))) for word in words))
+def _problem(what: str, hint: str) -> Problem:
+    return Problem(where="hardware_preferences", what=what, hint=hint)
 
 
-def _with_index(words: Sequence[str], index: int | None) -> tuple[str, ...]:
-    """Add the GPU index to each kind that may have several devices. An index above 0 is followed by the kind alone, as a fallback.
-
-    Raises:
-        ConfigError: an entry names another index.
-    """
-    if index is None:
-        return tuple(words)
-    numbered: list[str] = []
-    for word in words:
-        device = device_of(word)
-        if device.index not in {None, index}:
-            what = f"{word} and preferred_index {index} contradict each other"
-            raise ConfigError([Problem(where="hardware_preferences", what=what, hint="give only one of them")])
-        several = has_several(device.hardware)
-        numbered += [f"{device.hardware}:{index}", *([device.hardware] if index and device.index is None else [])] if several else [word]
-    return tuple(dict.fromkeys(numbered))
-
-
-def _with_cpu(order: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*order, Backend.CPU.value)))
-
-
-def _classification(family: object, name: object) -> Classification:
+def _classification(family: str | None, name: str) -> Classification:
     """A classification with nothing but the family. An unknown family only becomes part of the key."""
-    known = Family(str(family)) if family in set(Family) else None
+    known = Family(family) if family in set(Family) else None
     return Classification(
-        model_name=str(name),
+        model_name=name,
         architecture=None,
         model_class=None,
         family=known,
@@ -185,39 +141,10 @@ def _classification(family: object, name: object) -> Classification:
     )
 
 
-def _name_problems(family: object, name: object) -> list[Problem]:
-    problems = []
-    if not isinstance(name, str) or not name.strip():
-        problems.append(Problem(where="name", what=f"{name!r} is not a valid model name", hint="any text that identifies the model"))
-    if family is not None and not isinstance(family, str):
-        problems.append(Problem(where="family", what=f"{family!r} is not a known family", hint=f"one of: {', '.join(Family)}; or None"))
-    return problems
-
-
-def _memory_problems(memory_mb: object) -> list[Problem]:
-    if memory_mb is None or (isinstance(memory_mb, int | float) and not isinstance(memory_mb, bool) and memory_mb > 0):
-        return []
-    return [Problem(where="memory_mb", what=f"{memory_mb!r} is not a size in MiB", hint="leave it out if it is not known")]
-
-
-def _constructor_problems(constructor: object) -> list[Problem]:
-    """A constructor is called without arguments, or with the device alone."""
-    hint = "give a function without required arguments other than device: lambda: AutoModel.from_pretrained(...)"
-    if constructor is None:
-        return []
-    if not callable(constructor):
-        return [Problem(where="constructor", what=f"{constructor!r} cannot be called", hint=hint)]
-    if inspect.iscoroutinefunction(constructor):
-        return [Problem(where="constructor", what="it is a coroutine function, which the pool cannot await", hint=hint)]
-    wrong = [name for name in _required_arguments(constructor) if name != _DEVICE_ARGUMENT]
-    return [Problem(where="constructor", what=f"it needs the arguments {', '.join(wrong)}", hint=hint)] if wrong else []
-
-
-def _required_arguments(constructor: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the required arguments; none if the signature is not available (functions in C)."""
+def _takes_device(constructor: Callable[..., Any]) -> bool:
+    """Whether its argument ``device`` is required. Without a signature (functions in C) it is called without arguments."""
     try:
-        parameters = inspect.signature(constructor).parameters.values()
+        parameter = inspect.signature(constructor).parameters.get("device")
     except (ValueError, TypeError):
-        return ()
-    optional = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
-    return tuple(each.name for each in parameters if each.default is inspect.Parameter.empty and each.kind not in optional)
+        return False
+    return parameter is not None and parameter.default is inspect.Parameter.empty

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from hwmatrix.errors import UnsupportedError
 from hwmatrix.records.adaptations import Adaptation
 from hwmatrix.records.measured import LargeCount, Measured, Milliseconds
 from hwmatrix.records.plans import Settings
@@ -41,14 +40,7 @@ class Prepared:
         return dataclasses.replace(self, method=method, preparation=(*self.preparation, *steps))
 
     def rewritten(self, operators: Collection[str], *steps: Preparation) -> Prepared:
-        """Return it with operators that were replaced, and other steps that change the model.
-
-        Raises:
-            UnsupportedError: there are none (``nothing_to_rewrite``), so that the model runs as it does without.
-        """
-        if not operators and not steps:
-            message = "no operator of the model has a replacement"
-            raise UnsupportedError(message, needs=("an operator that is replaced",), error_type="nothing_to_rewrite")
+        """Return it with operators that were replaced, and other steps that change the model; without any, the model runs as it is."""
         names = tuple(sorted(operators))
         replaced = self.then(f"replaced {', '.join(names)}", Preparation.REPLACED_OPERATORS) if names else self
         changed = replaced.then(", ".join(step.value.replace("_", " ") for step in steps), *steps)

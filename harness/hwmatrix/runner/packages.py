@@ -50,7 +50,10 @@ def python() -> Iterator[dict[str, Any]]:
     seen: set[str] = set()
     found = []
     for distribution in importlib.metadata.distributions():
-        meta: Any = distribution.metadata  # an email.message.Message, whose protocol type lacks get
+        try:
+            meta: Any = distribution.metadata  # an email.message.Message, whose protocol type lacks get
+        except FileNotFoundError:  # as the package importlib_metadata says it, once a library has imported it
+            continue
         name, version = meta.get("Name"), meta.get("Version")
         if name and version and name.lower() not in seen:  # what an interrupted installation left has neither
             seen.add(name.lower())

@@ -273,15 +273,15 @@ def model_under_test(plan: ModelPlan, place: Place, *, pool: ResourcePool, cache
         export_all(bundle, bundle.path.parent)
     name = f"{plan.name} {bundle.digest[:12]}"
     make = functools.partial(_module if place.is_torch else _prepared, place, bundle)
-    with pool.lease(plan.family.value, name, make, place.preferences, dtype=place.dtype.value) as runtime:
-        model = ModelUnderTest(plan, place, bundle, device_name=device_name, runtime=runtime)
+    runtime = pool.get_model(plan.family.value, name, make, place.preferences, dtype=place.dtype.value)
+    model = ModelUnderTest(plan, place, bundle, device_name=device_name, runtime=runtime)
+    del runtime  # only the model under test refers to it, so that the pool may evict it afterwards
+    try:
         if model.is_torch:
             _check_placement(model, pool, name)
-        del runtime
-        try:
-            yield model
-        finally:
-            model.let_go()
+        yield model
+    finally:
+        model.let_go()
 
 
 def differences(actual: Tensors, expected: Tensors, *, tolerance: float) -> list[str]:

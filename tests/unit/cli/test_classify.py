@@ -204,8 +204,8 @@ def test_databases_with_other_content_are_refused(project: Path, database: Path,
     assert hwmatrix("classify", "--model", "bert", "--database", "text") == 7
     assert hwmatrix("classify", "--model", "bert", "--model-db", str(database)) == 7
     assert "not a cache of classifications" in capsys.readouterr().err
-    assert hwmatrix("classify", "--model", "bert", "--model-db", "models.duckdb") == 0
-    assert (project / "models.duckdb").is_file()
+    assert hwmatrix("classify", "--model", "bert", "--model-db", "models.sqlite") == 0
+    assert (project / "models.sqlite").is_file()
 
 
 def test_without_a_matrix_yaml_the_models_of_the_package_are_known(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

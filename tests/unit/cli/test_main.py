@@ -346,7 +346,7 @@ def test_merging_and_reporting_again(project: Path, executor: FakeExecutor, caps
         "0 shards merged (0 rows), 1 known before, 1 rejected",
     ]
     assert hwmatrix("merge", str(run), "--database", "other.duckdb") == 0
-    assert "1 shards merged" in capsys.readouterr().out
+    assert "1 shard merged" in capsys.readouterr().out
     assert hwmatrix("report", "--database", "other.duckdb", "--output-dir", "again") == 0
     assert (project / "again" / "matrix.md").read_text() != ""
     assert hwmatrix("report", "--database", "other.duckdb", "--run", "nonsense") == 7

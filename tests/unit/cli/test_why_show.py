@@ -227,7 +227,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "reports" / "published" / "matrix.duckdb"
     path.parent.mkdir(parents=True)
-    monkeypatch.setattr("hwmatrix.cli.options.PUBLISHED", path.parent)  # whichever module was imported first
+    monkeypatch.setattr("hwmatrix.knowledge.on_record.PUBLISHED", path.parent)
     with Database(path) as made:
         made.run()
         made.shard("openvino", "openvino")

@@ -38,4 +38,4 @@ def test_every_example_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert "measured cpu: measured: pass" in printed
     assert "mixtral" in printed
     assert names["found"]["not_recommended"]
-    assert (tmp_path / "models.duckdb").is_file()
+    assert (tmp_path / "models.sqlite").is_file()

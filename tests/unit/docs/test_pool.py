@@ -10,7 +10,6 @@ import pytest
 
 from hwmatrix.knowledge.priorities import priorities
 from hwmatrix.pool import pool as pool_module
-from hwmatrix.pool.devices import Machine
 from hwmatrix.records import Status
 
 if TYPE_CHECKING:
@@ -25,9 +24,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A separate folder, and no global pool yet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
-    for variable in ("LOW_MEMORY", "TIMEOUT_MINS", "TIMER", "MEMORY_LIMIT_PERCENT"):
+    for variable in ("LOW_MEMORY", "TIMEOUT_MINS"):
         monkeypatch.delenv(f"RESOURCE_POOL_{variable}", raising=False)
-    monkeypatch.setattr(Machine, "free_mb", lambda *_: None)  # ignore other programs on the test machine
     monkeypatch.setattr(pool_module, "_GLOBAL", [])
     yield
     for pool in pool_module._GLOBAL:

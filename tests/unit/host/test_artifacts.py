@@ -269,7 +269,7 @@ def test_the_artifacts_command(there: Path, here: Path, tmp_path: Path, capsys: 
         assert main.main(["artifacts", "pack", str(there), "cpu", str(tmp_path / "a.tar")]) == 0
         assert "with 4 files" in capsys.readouterr().out
         assert main.main(["artifacts", "unpack", str(here), str(tmp_path / "a.tar")]) == 0
-        assert "1 shards" in capsys.readouterr().out
+        assert "1 shard" in capsys.readouterr().out
         assert main.main(["artifacts", "unpack", str(here), str(tmp_path / "a.tar")]) == 7
         assert main.main(["artifacts", "pack", str(there), "gpu", str(tmp_path / "a.tar")]) == 2
     finally:

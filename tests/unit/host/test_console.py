@@ -175,4 +175,4 @@ def test_on_github_a_target_is_a_group_and_no_text_is_a_command() -> None:
         "::endgroup::",
         "::group::qnn: survey",
     ]
-    assert "openvino: 1 cells" in lines
+    assert "openvino: 1 cell" in lines

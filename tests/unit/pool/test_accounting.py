@@ -30,7 +30,6 @@ class Ledger(RuleBasedStateMachine):
     """Records constructed models with their sizes. The interpreter says which of them are alive."""
 
     used = Bundle("used")
-    leases = Bundle("leases")
 
     @initialize(low_memory=st.booleans())
     def begin(self, low_memory: bool) -> None:  # noqa: FBT001 - hypothesis passes it
@@ -39,13 +38,12 @@ class Ledger(RuleBasedStateMachine):
         self.clock = Clock()
         self.low_memory = low_memory
         self.pool = ResourcePool(
-            PoolSettings(low_memory=low_memory, timeout_minutes=TIMEOUT_MINUTES, timer=False, budget_mb=BUDGETS),
+            PoolSettings(low_memory=low_memory, timeout_minutes=TIMEOUT_MINUTES, budget_mb=BUDGETS),
             machine=FakeMachine(cuda=(100.0, 100.0)),
             clock=self.clock,
         )
         self.made: list[tuple[weakref.ref[Model], float]] = []
         self.mine: dict[int, Model] = {}
-        self.leased: dict[int, tuple[contextlib.ExitStack, Model]] = {}
 
     def constructor(self, size: float, kind: str) -> Any:
         def construct() -> Model:
@@ -78,20 +76,6 @@ class Ledger(RuleBasedStateMachine):
     def stop_using(self, model: int) -> None:
         self.mine.pop(model, None)
 
-    @rule(target=leases, name=NAMES, device=DEVICES, size=SIZES)
-    def lease(self, name: str, device: str, size: float) -> int:
-        stack = contextlib.ExitStack()
-        model = stack.enter_context(self.pool.lease("vision", name, self.constructor(size, "good"), {"device": device}, memory_mb=size))
-        self.leased[id(stack)] = (stack, model)
-        return id(stack)
-
-    @rule(lease=consumes(leases))
-    def end_lease(self, lease: int) -> None:
-        stack, model = self.leased.pop(lease)
-        assert any(seen() is model for seen, _ in self.made)  # the pool kept it
-        del model
-        stack.close()
-
     @rule(name=NAMES)
     def release(self, name: str) -> None:
         self.pool.release("vision", name)
@@ -112,11 +96,7 @@ class Ledger(RuleBasedStateMachine):
     def the_timeout_evicts_everything_unused(self) -> None:
         self.clock.minutes += TIMEOUT_MINUTES
         self.pool.cleanup_unused_resources()
-        in_use = {id(model) for model in self.in_use()}
-        assert all(id(seen()) in in_use for seen, _ in self.made if seen() is not None)
-
-    def in_use(self) -> list[Model]:
-        return [*self.mine.values(), *(model for _, model in self.leased.values())]
+        assert all(id(seen()) in self.mine for seen, _ in self.made if seen() is not None)
 
     @invariant()
     def the_pool_s_total_is_the_sum_of_its_entries_and_of_living_models(self) -> None:
@@ -124,28 +104,24 @@ class Ledger(RuleBasedStateMachine):
         entries = stats["entries"]
         for memory, facts in stats["memory"].items():
             assert facts["used_mb"] == sum(entry["memory_mb"] for entry in entries if entry["memory"] == memory)
-            assert facts["used_mb"] == self.pool._cache.taken_mb(memory)
-            assert facts["reserved_mb"] == 0
+            assert facts["budget_mb"] == BUDGETS[memory]
         alive = [size for seen, size in self.made if seen() is not None]
         assert sum(entry["memory_mb"] for entry in entries) <= sum(alive)
         # Everything in use is in the accounts. Only cyclic garbage may be alive without being in the pool.
-        in_use = {id(model): size for model in self.in_use() for seen, size in self.made if seen() is model}
+        in_use = {id(model): size for model in self.mine.values() for seen, size in self.made if seen() is model}
         assert sum(entry["memory_mb"] for entry in entries) >= sum(in_use.values())
 
     @invariant()
     def only_models_in_use_can_exceed_a_budget(self) -> None:
-        entries = {entry.key: entry for entry in self.pool._cache.entries()}
-        in_use = {id(model) for model in self.in_use()}
         for memory, budget in BUDGETS.items():
-            there = [entry for entry in entries.values() if memory in entry.shares]
+            there = [entry for entry in self.pool._cache.entries() if memory in entry.shares]
             if sum(entry.shares[memory] for entry in there) > budget:
-                assert all(id(entry.model) in in_use or entry.model.part is entry.model for entry in there)
+                assert all(id(entry.model) in self.mine or entry.model.part is entry.model for entry in there)
 
     @invariant()
     def in_low_memory_mode_only_models_in_use_are_kept(self) -> None:
         if self.low_memory:
-            in_use = {id(model) for model in self.in_use()}
-            assert all(id(entry.model) in in_use or entry.model.part is entry.model for entry in self.pool._cache.entries())
+            assert all(id(entry.model) in self.mine or entry.model.part is entry.model for entry in self.pool._cache.entries())
 
     @invariant()
     def a_gpu_never_gets_more_than_its_budget(self) -> None:
@@ -157,8 +133,6 @@ class Ledger(RuleBasedStateMachine):
         gc.enable()
         if hasattr(self, "pool"):
             self.mine.clear()
-            for lease in list(self.leased):
-                self.end_lease(lease)
             self.pool.cleanup_unused_resources(0)
             assert self.pool.get_stats()["models"] == 0
 

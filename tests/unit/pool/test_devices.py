@@ -10,7 +10,7 @@ from pool_machines import FakeMachine, Model, detection, pool_of
 
 from hwmatrix.errors import UnavailableError, UnsupportedError
 from hwmatrix.pool import devices as pool_devices
-from hwmatrix.pool.devices import Device, Gpu, Machine, budget_mb, device_of
+from hwmatrix.pool.devices import Device, Gpu, Machine, device_of
 from hwmatrix.pool.errors import ModelStartError
 from hwmatrix.pool.placing import give_back, move
 from hwmatrix.pool.settings import PoolSettings
@@ -195,7 +195,7 @@ def test_a_model_that_cannot_fit_is_not_even_constructed_for_the_gpu() -> None:
     (report,) = pool.fallbacks
     assert "it needs 400 MiB of cuda:0, and 500 MiB of the budget of 800 MiB are in use" in str(report.attempts[0].reason)
     assert mine is not large
-    assert pool.get_stats()["memory"]["cuda:0"] == {"used_mb": 500, "reserved_mb": 0, "budget_mb": 800, "unmeasured_models": 0}
+    assert pool.get_stats()["memory"]["cuda:0"] == {"used_mb": 500, "budget_mb": 800, "unmeasured_models": 0}
 
 
 def test_each_gpu_has_its_own_budget() -> None:
@@ -347,9 +347,10 @@ def test_without_pytorch_gpus_have_their_driver_s_indices(monkeypatch: pytest.Mo
 
 def test_the_host_s_memory_is_the_limit_of_its_cgroup() -> None:
     assert probed([]).total_mb("host") == 100
-    assert budget_mb("host", PoolSettings(), probed([])) == 80
-    assert budget_mb("host", PoolSettings(low_memory=True), probed([])) == 40
-    assert budget_mb("host", PoolSettings(budget_mb={"host": 7}), probed([])) == 7
+    for settings, budget in ((PoolSettings(), 80), (PoolSettings(low_memory=True), 40), (PoolSettings(budget_mb={"host": 7}), 7)):
+        pool = pool_of(probed([]), settings)
+        _model = pool.get_model("vision", "vit", Model, {"device": "cpu"})
+        assert pool.get_stats()["memory"]["host"]["budget_mb"] == budget
 
 
 def test_hardware_missing_in_a_detection_is_unavailable() -> None:

@@ -192,7 +192,7 @@ def hwmatrix(*argv: str) -> int:
 def test_the_command(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("history", "--add", "reports/latest", "--release", "1.0") == 0
     told = capsys.readouterr()
-    assert "1 runs and 1 shards added" in told.err
+    assert "1 run and 1 shard added" in told.err
     assert "1.0" in told.out
     assert (project / "reports" / "history.duckdb").is_file()
     assert hwmatrix("history", "bert", "cpu") == 0

@@ -133,7 +133,7 @@ def test_cells_withdrawn_by_a_new_plan_are_reported_and_hide_nothing_else(tmp_pa
     now = part(dataclasses.replace(WHOLE, cells=WHOLE.cells[3:], withdrawn=("bert/tiny/cpu",)), ["cpu"])
     (folder / "plan.json").write_text(to_json(now))
     assert main.main(["merge", str(folder), "--database", str(tmp_path / "m.duckdb")]) == 0
-    assert "1 cells are not shown: a new plan of their run dropped them" in capsys.readouterr().out
+    assert "not shown, since a new plan of their run dropped them: 1 cell" in capsys.readouterr().out
     assert list(seen(tmp_path / "m.duckdb")) == ["gpt2/tiny/cpu", "vit/tiny/cpu"]
     assert merge([folder], tmp_path / "m.duckdb").withdrawn == ("bert/tiny/cpu",)
 

@@ -107,9 +107,9 @@ def make(bundle: Bundle, *, rewrite: bool) -> Generator:
     Raises:
         FactoryError: the reference's passes are no steps of a graph (``no_generation``).
         UnmakableError: the bundle has nothing to generate (``no_generation``).
-        UnsupportedError: ExecuTorch lacks an operator of the model, or nothing can be replaced (``nothing_to_rewrite``).
+        UnsupportedError: ExecuTorch lacks an operator of the model.
     """
-    model = loaded(bundle, cache=True)
+    model = loaded(bundle, attention=None, cache=True)
     samples, still, longest = samples_of(model, bundle, joint=False), still_of(bundle), _longest(bundle)
     replaced = set[str]() if rewrite else None
 
@@ -141,7 +141,7 @@ def _component(
         with contextlib.nullcontext() if replaced is None else Replacing(replaced):
             return _traced(model, given, axes)
 
-    (program, given), prepared = traced_with_any_shape(lambda: loaded(bundle, cache=True), sample, export, still=still)
+    (program, given), prepared = traced_with_any_shape(lambda: loaded(bundle, attention=None, cache=True), sample, export, still=still)
     if replaced is not None:
         drop_shifts(program.graph_module, replaced)
     state, constant = generation_calls.states(sample)

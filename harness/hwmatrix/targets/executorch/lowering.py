@@ -101,15 +101,14 @@ def make(
     second error's message includes the first.
 
     Raises:
-        UnsupportedError: ExecuTorch named operators that it does not have, nothing can be rounded (``nothing_to_quantize``), or nothing can
-            be replaced (``nothing_to_rewrite``).
+        UnsupportedError: ExecuTorch named operators that it does not have, or nothing can be rounded (``nothing_to_quantize``).
     """
     ways = {TRANSFORMERS: _by_transformers, TORCH: _by_torch}
     first: Exception | None = None
     for name in (only,) if only is not None else ways:
         try:
             return _made(ways[name], load, inputs, samples, rewrite=rewrite)
-        except (MemoryError, UnsupportedError):  # another export needs just as much memory, or has nothing to round or to replace either
+        except (MemoryError, UnsupportedError):  # another export needs just as much memory, or has nothing to round either
             raise
         except Exception as failure:
             if first is not None:

@@ -83,7 +83,7 @@ class Executorch:
 
     def load(self, bundle: Bundle) -> int:
         """Load the PyTorch model for the export. Return its number of parameters."""
-        self._bundle, self._model = bundle, self._loaded_from(bundle)
+        self._bundle, self._model = bundle, loaded(bundle, attention=None)
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def prepare(self, inputs: Arrays) -> Prepared:
@@ -91,7 +91,7 @@ class Executorch:
 
         Raises:
             UnsupportedError: ExecuTorch does not know an operator of the model, or its runtime has no kernel for it: the message names it.
-                Or the model cannot be quantized, or has nothing to replace.
+                Or the model cannot be quantized.
         """
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         calibrated = calibration_inputs(self._bundle, inputs) if self._settings.dtype is Dtype.A8W8 else []
@@ -108,15 +108,7 @@ class Executorch:
         """The loaded model, and for a second export the same anew: the first one may have changed it."""
         assert self._bundle is not None  # noqa: S101 - the order of the protocol
         model, self._model = self._model, None
-        return self._loaded_from(self._bundle) if model is None else model
-
-    def _loaded_from(self, bundle: Bundle) -> torch.nn.Module:
-        """The model. To be quantized, with the attention that transformers uses by default.
-
-        Eager attention adds its mask in an operator of its own, which the quantizer rounds like any other: in steps of 1e36, which leave
-        nothing of the scores.
-        """
-        return loaded(bundle, attention=None if self._settings.dtype is Dtype.A8W8 else "eager")
+        return loaded(self._bundle, attention=None) if model is None else model
 
     def precision(self) -> None:
         """Return None: the program fixes the precision."""

@@ -161,7 +161,7 @@ def test_the_command_names_refused_artifacts_and_uses_the_rest(
     argv = ["collect", str(folder.path), "--arrived", str(tmp_path / "arrived"), "--states", str(tmp_path / "states.json")]
     assert main.main(argv) == 7
     printed = capsys.readouterr()
-    assert "cpu: 1 shards" in printed.out
+    assert "cpu: 1 shard" in printed.out
     assert "cuda: unavailable: no runner" in printed.out
     commands = [line for line in printed.out.splitlines() if line.lstrip().startswith("::")]
     assert len(commands) == 2
