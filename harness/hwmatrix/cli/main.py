@@ -185,7 +185,8 @@ def _can_continue(words: list[str]) -> bool:
 def spread(words: list[str], command: Any) -> list[str]:
     """Repeat an option that takes several words before each of them, as click requires: ``--models bert vit``.
 
-    Such an option is declared as a list, with a metavar that ends with an ellipsis. It takes every word up to the next option.
+    Such an option is declared as a list, with a metavar that ends with an ellipsis. It takes every word up to the next option, but leaves
+    the last ones to arguments that the command requires: ``fit --hw cpu cuda bert``.
 
     Raises:
         ConfigError: such an option has no value: ignoring it would select everything.
@@ -193,19 +194,30 @@ def spread(words: list[str], command: Any) -> list[str]:
     nested = getattr(command, "commands", {})
     if words and words[0] in nested:
         return [words[0], *spread(words[1:], nested[words[0]])]
-    lists = {name for each in command.params if each.multiple and (each.metavar or "").endswith("...") for name in each.opts}
+    named = {name: each for each in command.params for name in each.opts if name.startswith("-")}
+    lists = {name for name, each in named.items() if each.multiple and (each.metavar or "").endswith("...")}
+    lacking = sum(each.required for each in command.params if each.param_type_name == "argument") if "--" not in words else 0
     result: list[str] = []
-    spreading, options = "", words[: words.index("--")] if "--" in words else words
+    repeated: list[int] = []  # where the last such option was repeated
+    spreading, value, options = "", False, words[: words.index("--")] if "--" in words else words
     for index, word in enumerate(options):
-        if spreading and not word.startswith("-") and result[-1] != spreading:
-            result.append(spreading)
-        result.append(word)
         if word.startswith("-"):
-            spreading = word if word in lists else ""
-            if index + 1 == len(options) or options[index + 1].startswith("-"):
-                if spreading:
+            empty = index + 1 == len(options) or options[index + 1].startswith("-")
+            if word in lists:
+                if empty:
                     raise ConfigError([Problem(where=word, what="no value is given", hint=f"name one or more: {word} A B")])
-                result += [_DEFAULT_VALUES[word]] if word in _DEFAULT_VALUES else []
+                repeated = []
+            spreading, value = word if word in lists else "", word in named and not named[word].is_flag
+            result += [word, _DEFAULT_VALUES[word]] if empty and word in _DEFAULT_VALUES else [word]
+            continue
+        if not value and spreading:
+            repeated.append(len(result))
+            result.append(spreading)
+        lacking -= not value and not spreading
+        value = False
+        result.append(word)
+    for at in reversed(repeated[-lacking:] if lacking > 0 else ()):
+        del result[at]
     return [*result, *words[len(options) :]]
 
 
