@@ -290,7 +290,7 @@ class _Job:
                     raise StepFailedError(f"no artifact {name}", {})
                 shutil.copytree(artifacts / name, into, dirs_exist_ok=True)
         elif action != "actions/setup-python":
-            for key in ("subject-checksums", "sbom-path", "path"):
+            for key in ("subject-checksums", "path"):
                 assert key not in given or (workspace / given[key]).exists()
             self.not_run.append(action)
             self.given.append(given)

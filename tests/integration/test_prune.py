@@ -78,9 +78,9 @@ def test_only_our_untagged_images_are_removed(client: docker.DockerClient) -> No
         assert "was made of it" in str(items[used].kept)
         assert "is current" in str(items[current].kept)
         client.images.get(tagged).tag("hwmatrix-prune-test", tag=version)  # it gets a name after it was listed
-        assert pruning.remove(items[tagged], client).problem == "it was tagged meanwhile"
-        assert "the engine keeps it" in str(pruning.remove(items[used], client).problem)
-        assert pruning.remove(items[mine], client).problem is pruning.remove(items[older], client).problem is None
+        assert pruning.remove(items[tagged], client) == "it was tagged meanwhile"
+        assert "the engine keeps it" in str(pruning.remove(items[used], client))
+        assert pruning.remove(items[mine], client) is pruning.remove(items[older], client) is None
         assert not {mine, older} & listed(client).keys()
         assert {used, current} <= listed(client).keys()
         assert client.images.get(tagged).tags == [f"hwmatrix-prune-test:{version}"]

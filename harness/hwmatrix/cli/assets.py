@@ -27,9 +27,6 @@ def assets_command(
     reports: Annotated[Path, typer.Argument(help="A folder of reports.", metavar="REPORTS")],
     folder: Annotated[Path, typer.Argument(help="The folder for the release files; created if missing.", metavar="DIR")],
     *,
-    images: Annotated[
-        Path | None, typer.Option("--images", help="Artifacts of the jobs that pushed images, one folder each.", metavar="DIR")
-    ] = None,
     last: Annotated[
         Path | None, typer.Option("--last", help="The database of the previous release, if there is one.", metavar="FILE")
     ] = None,
@@ -44,12 +41,10 @@ def assets_command(
     """
     if body is not None and notes is None:
         raise ConfigError([Problem(where="--body", what="it is only used for the new release text", hint="add --notes FILE")])
-    made = make_assets(reports, folder, images=images)
+    made = make_assets(reports, folder)
     echo(f"wrote {len(made.names)} files into {folder}: {', '.join(made.names)}")
     if made.missing:
         echo(f"missing: {', '.join(made.missing)}")
-    for reason in made.refused:  # a refused image must not stop the release
-        echo(annotation("error", reason, title="images"))
     if notes is None:
         return
     diff = None

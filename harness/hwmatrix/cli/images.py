@@ -1,7 +1,8 @@
-"""``hwmatrix images``: builds the images of targets, writes their SBOMs, and pushes them."""
+"""``hwmatrix images``: builds the images of targets, and pushes them."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,7 @@ import typer
 
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import workshop_of
-from hwmatrix.app.publishing import publish
-from hwmatrix.cli.options import DEFAULT_OUTPUT, BaseImage, Matrix, Targets, Verbose, progress
+from hwmatrix.cli.options import BaseImage, Matrix, Targets, Verbose, progress
 from hwmatrix.host import publishing
 from hwmatrix.host.executors import choose
 from hwmatrix.matrix.load import load
@@ -31,10 +31,7 @@ def images_command(
     base_image: BaseImage = None,
     push: Annotated[
         str | None,
-        typer.Option("--push", help="Push the images, and write their SBOMs and images.json to --sbom.", metavar="REGISTRY/PREFIX"),
-    ] = None,
-    sbom: Annotated[
-        Path | None, typer.Option("--sbom", help="Write a CycloneDX SBOM for each image. [reports/latest]", metavar="DIR")
+        typer.Option("--push", help="Push the images, with SBOM and provenance.", metavar="REGISTRY/PREFIX"),
     ] = None,
     verbose: Verbose = False,
 ) -> None:
@@ -49,10 +46,13 @@ def images_command(
     check_selection(loaded, Selection(targets=tuple(targets or ())))
     if prefix is not None:
         folders, wanted = image_files(loaded.path.absolute().parent), {name: loaded.spec.targets[name].image for name in targets or ()}
-        publishing.refuse_declared({name: folders[image] / "Dockerfile" for name, image in wanted.items() if image in folders})
+        publishing.refuse(
+            [name for name, image in wanted.items() if image in folders and publishing.is_never_pushed(folders[image] / "Dockerfile")]
+        )
     environment = read_environment()
     with progress(verbose=verbose) as view:
-        executor = choose(Isolation.CONTAINER, workshop_of(loaded, environment, base_image, view))
+        workshop = dataclasses.replace(workshop_of(loaded, environment, base_image, view), attest=prefix is not None)
+        executor = choose(Isolation.CONTAINER, workshop)
         reasons = {} if targets else {name: executor.unavailable(name) for name in loaded.spec.targets}
         for name, reason in reasons.items():
             if reason is not None:
@@ -61,13 +61,13 @@ def images_command(
         failed = executor.prepare(chosen)
         for error in failed.values():
             raise error
-        if prefix is not None or sbom is not None:
+        if prefix is not None:
             built = [(name, *executor.identity(name)) for name in chosen]
-            publish(
+            publishing.publish(
                 [(name, tag, digest) for name, tag, digest in built if tag is not None and digest is not None],
                 named=targets or (),
                 prefix=prefix,
-                folder=(sbom or DEFAULT_OUTPUT).absolute(),
                 environment=environment.variables,
-                view=view,
+                say=view.say,
+                detail=view.detail,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import signal
 import sys
 from typing import Annotated, Any, Final
 
@@ -15,7 +16,6 @@ from typer.core import TyperGroup
 from hwmatrix import __version__
 from hwmatrix.basics.interrupts import INTERRUPTED, forget_interrupt, interrupt_on_sigterm
 from hwmatrix.basics.text import visible
-from hwmatrix.cli.closed_pipe import CLOSED_PIPE, Outputs, broken_pipe
 from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 
@@ -59,27 +59,28 @@ _COMMANDS: Final = (
 )
 """Commands, in the order of the help. Running one command imports only its own module."""
 
+CLOSED_PIPE: Final = 128 + signal.SIGPIPE
+"""The exit code that a shell reports for a program that wrote to a closed pipe."""
 _DEFAULT_VALUES: Final = {"--compare": "newest"}
 """Options that may be given without a value, and the value that they get then."""
 _CONTINUED: Final = frozenset({"matrix", "ops"})
 """Commands with the option --resume."""
 _TOLD_ON_IMPORT: Final = ("torchao", "torch.utils._pytree")
 """Loggers that warn when torchao is imported, about GPUs and classes of its own. transformers imports it wherever it is installed."""
+_LOG = logging.getLogger(__name__)
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 """click's UsageError. Some versions of typer include their own click."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; return its exit code (docs/cli.md lists them). If the reader of the output goes, the work is done all the same."""
-    with Outputs() as outputs:
-        try:
-            code = _main(argv)
-        except SystemExit as error:
-            broken = broken_pipe(error)  # of another connection
-            if broken is None:
-                raise
-            raise broken from None
-        return code or (CLOSED_PIPE if outputs.unread() else 0)
+    """Run one command; return its exit code (docs/cli.md lists them). If the reader of the output goes, click ends the command."""
+    try:
+        return _main(argv)
+    except SystemExit as error:
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        _LOG.info("a pipe is closed", exc_info=error.__context__)
+        return CLOSED_PIPE
 
 
 def _main(argv: list[str] | None) -> int:
@@ -169,9 +170,7 @@ def _always_named(
 def _log_at(level: str) -> None:
     known = logging.getLevelNamesMapping()
     if level.upper() not in known:
-        from hwmatrix.basics.near_miss import near_miss
-
-        raise ConfigError([Problem(where="LOGLEVEL", what=f"{level!r} is not a log level", hint=near_miss(level.upper(), known))])
+        raise ConfigError([Problem(where="LOGLEVEL", what=f"{level!r} is not a log level", hint=f"one of {', '.join(known)}")])
     logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s")
     if known[level.upper()] >= logging.WARNING:
         for name in _TOLD_ON_IMPORT:
@@ -195,41 +194,31 @@ def spread(words: list[str], command: Any) -> list[str]:
     nested = getattr(command, "commands", {})
     if words and words[0] in nested:
         return [words[0], *spread(words[1:], nested[words[0]])]
-    options = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts) if name.startswith("-")}
-    lists = {name for name, option in options.items() if option.multiple and (option.metavar or "").endswith("...")}
-    lacking = sum(each.required for each in command.params if each.param_type_name == "argument")
-    result: list[list[str]] = []  # each option with its value, and each argument
-    last: list[int] = []  # where the words of the last such option are in ``result``
-    spreading: str | None = None
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        empty = not rest or rest[0].startswith("-")
-        if word == "--":
-            result.append([word, *rest])
-            lacking -= len(rest)
-            break
-        if word in lists:
-            if empty:
-                raise ConfigError([Problem(where=word, what="no value is given", hint=f"name one or more: {word} A B")])
-            spreading, last = word, []
-        elif word.startswith("-"):
-            spreading, option = None, options.get(word)
-            if empty and word in _DEFAULT_VALUES:
-                result.append([word, _DEFAULT_VALUES[word]])
-            else:
-                values = 0 if option is None or option.is_flag else option.nargs
-                result.append([word, *rest[:values]])
-                del rest[:values]
-        elif spreading is not None:
-            last.append(len(result))
-            result.append([spreading, word])
-        else:
-            lacking -= 1
-            result.append([word])
-    for at in last[max(1, len(last) - lacking) :] if lacking > 0 else ():
-        result[at] = result[at][1:]
-    return [word for each in result for word in each]
+    named = {name: each for each in command.params for name in each.opts if name.startswith("-")}
+    lists = {name for name, each in named.items() if each.multiple and (each.metavar or "").endswith("...")}
+    lacking = sum(each.required for each in command.params if each.param_type_name == "argument") if "--" not in words else 0
+    result: list[str] = []
+    repeated: list[int] = []  # where the last such option was repeated
+    spreading, value, options = "", False, words[: words.index("--")] if "--" in words else words
+    for index, word in enumerate(options):
+        if word.startswith("-"):
+            empty = index + 1 == len(options) or options[index + 1].startswith("-")
+            if word in lists:
+                if empty:
+                    raise ConfigError([Problem(where=word, what="no value is given", hint=f"name one or more: {word} A B")])
+                repeated = []
+            spreading, value = word if word in lists else "", word in named and not named[word].is_flag
+            result += [word, _DEFAULT_VALUES[word]] if empty and word in _DEFAULT_VALUES else [word]
+            continue
+        if not value and spreading:
+            repeated.append(len(result))
+            result.append(spreading)
+        lacking -= not value and not spreading
+        value = False
+        result.append(word)
+    for at in reversed(repeated[-lacking:] if lacking > 0 else ()):
+        del result[at]
+    return [*result, *words[len(options) :]]
 
 
 if __name__ == "__main__":

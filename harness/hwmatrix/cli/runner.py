@@ -1,4 +1,4 @@
-"""``hwmatrix runner``: labels of a machine, what it lacks, where targets would run, and what to clean up."""
+"""``hwmatrix runner``: labels of a machine, what it lacks, and what to clean up."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ from hwmatrix.cli.tables import print_table
 from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import NoTargetAvailableError
 from hwmatrix.hardware.detector import detect
-from hwmatrix.host.ci_machines import checking, facts, inventory, placing, pruning
+from hwmatrix.host.ci_machines import checking, inventory, pruning
 from hwmatrix.host.ci_machines.labels import Label, labels, needed_here
-from hwmatrix.matrix.load import LoadedMatrix, load
+from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import Selection, check_selection
 from hwmatrix.records import Backend
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import docker
 
 
@@ -41,10 +39,9 @@ class LabelFormat(enum.StrEnum):
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    runner = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Manage a CI runner: labels, checks, cleanup, placement.")
+    runner = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Manage a CI runner: labels, checks, cleanup.")
     runner.command("labels")(labels_command)
     runner.command("check")(check_command)
-    runner.command("plan")(plan_command)
     runner.command("prune")(prune_command)
     app.add_typer(runner, name="runner")
 
@@ -60,7 +57,7 @@ def labels_command(
 
         ./config.sh --url https://github.com/OWNER/REPOSITORY --ephemeral --labels "$(hwmatrix runner labels --format line)"
     """
-    engine, problem = facts.connected(read_environment().variables)
+    engine, problem = checking.connected(read_environment().variables)
     kinds = (*needed_here(), Backend.OPENVINO)
     found = {kind: detect(kind, light=True) for kind in kinds}
     known = labels(found, system=platform.system(), machine=platform.machine(), engine=engine, engine_problem=problem)
@@ -89,9 +86,10 @@ def check_command(
         hwmatrix runner check --targets cuda --format json
     """
     loaded = load(matrix)
-    chosen = _chosen(loaded, targets)
+    check_selection(loaded, Selection(targets=tuple(targets or ())))
+    chosen = tuple(dict.fromkeys(targets or loaded.spec.targets))
     environment = read_environment()
-    report = checking.check(loaded.spec, chosen, facts.gather(loaded.spec, environment.variables, environment.cache))
+    report = checking.check(loaded.spec, chosen, environment.variables, environment.cache)
     if output is Format.JSON:
         echo(json.dumps(dataclasses.asdict(report), indent=2))
     else:
@@ -99,35 +97,6 @@ def check_command(
     failing = [it.target for it in report.targets if not it.ready]
     if failing and (targets or len(failing) == len(report.targets)):
         raise NoTargetAvailableError(f"cannot run here: {', '.join(failing)}", advice="Install what is missing: see docs/runners.md.")
-
-
-def plan_command(
-    *,
-    runners: Annotated[
-        list[str], typer.Option("--runners", help="A YAML file of runners, or NAME:label,label. Repeatable.", metavar="R ...")
-    ],
-    targets: Targets = None,
-    matrix: Matrix = Path("matrix.yaml"),
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Show which target would run on which of the given runners, and which targets have no runner.
-
-    For example:
-
-    hwmatrix runner plan --runners runners.yaml
-
-    hwmatrix runner plan --runners box:self-hosted,linux,x64,cuda mac:self-hosted,macos,arm64,mps
-    """
-    loaded = load(matrix)
-    given = [runner for text in runners for runner in (placing.read_runners(Path(text)) if _is_file(text) else (placing.runner_of(text),))]
-    placed = placing.place(loaded.spec, given, _chosen(loaded, targets))
-    if output is Format.JSON:
-        echo(json.dumps([dataclasses.asdict(it) for it in placed], indent=2))
-        return
-    print_table(("target", "labels", "runs on"), ((it.target, ", ".join(it.labels), _where(it)) for it in placed))
-    without = [it.target for it in placed if not it.runners and not it.hosted]
-    if without:
-        echo(f"no runner for: {', '.join(without)}. Their cells become unavailable after github.wait_minutes.")
 
 
 def prune_command(
@@ -155,7 +124,7 @@ def prune_command(
     rule = pruning.Rule(
         older_than=None if days is None else dt.timedelta(days=days), keep_bytes=None if keep_gb is None else round(keep_gb * pruning.GIB)
     )
-    engine, problem = facts.connected(read_environment().variables, need_builder=False)
+    engine, problem = checking.connected(read_environment().variables, need_builder=False)
     with contextlib.ExitStack() as stack:
         client = None if engine is None else stack.enter_context(contextlib.closing(engine.client(timeout_s=600)))
         if client is None:
@@ -165,12 +134,12 @@ def prune_command(
         if reason is not None:
             echo(f"images, environments and the cache are skipped: {reason}", err=True)
         chosen = pruning.choose(items, rule, dt.datetime.now(dt.UTC))
-        kept = [item for item in items if item not in chosen]
-        outcomes = [pruning.remove(item, client) if yes else pruning.Outcome(item=item, problem=None) for item in chosen]
-    done = [outcome.item for outcome in outcomes if outcome.problem is None]
-    for outcome in outcomes:
-        state = f"stays: {outcome.problem}" if outcome.problem else "removed" if yes else "would be removed"
-        echo(f"{outcome.item.kind.value:<12} {_mb(outcome.item.size):>9}  {outcome.item.used_at:%Y-%m-%d}  {outcome.item.name}: {state}")
+        problems = {item: pruning.remove(item, client) if yes else None for item in chosen}
+    for item, reason in problems.items():
+        state = f"stays: {reason}" if reason else "removed" if yes else "would be removed"
+        echo(f"{item.kind.value:<12} {_mb(item.size):>9}  {item.used_at:%Y-%m-%d}  {item.name}: {state}")
+    done = [item for item, problem in problems.items() if problem is None]
+    kept = [item for item in items if item not in problems]
     verb = "removed" if yes else "would be removed (with --yes)"
     total = _mb(sum(item.size for item in done))
     echo(f"{len(done)} of {len(items)} {verb}: at least {total}; {len(kept)} stay with {_mb(sum(item.size for item in kept))}")
@@ -198,23 +167,6 @@ def _print_checks(report: checking.Report) -> None:
     echo("")
     for target in report.targets:
         echo(f"{target.target:<14} {'can run here' if target.ready else 'cannot: ' + ', '.join(target.missing)}")
-
-
-def _where(it: placing.Placement) -> str:
-    if it.runners:
-        return ", ".join(it.runners)
-    if it.hosted:
-        return "GitHub's own"
-    return f"none; {it.nearest} lacks {', '.join(it.missing)}" if it.nearest else "none"
-
-
-def _is_file(text: str) -> bool:
-    return Path(text).is_file() or text.endswith((".yaml", ".yml"))
-
-
-def _chosen(loaded: LoadedMatrix, targets: Sequence[str] | None) -> tuple[str, ...]:
-    check_selection(loaded, Selection(targets=tuple(targets or ())))
-    return tuple(dict.fromkeys(targets or loaded.spec.targets))
 
 
 def _label_data(label: Label) -> dict[str, str]:

@@ -44,9 +44,9 @@ def keep_under(limit_gb: float, bundles: Path, later: Sequence[ModelPlan]) -> st
     needed = {plan_part(model) for model in (*canary_plans(), *later)}
     marked = [_marked(item, bundles, needed) for item in items]
     chosen = pruning.choose(marked, pruning.Rule(older_than=None, keep_bytes=int(limit)), now())
-    outcomes = [pruning.remove(item, None) for item in chosen]
-    gone = [outcome.item.size for outcome in outcomes if outcome.problem is None]
-    kept = [outcome.problem for outcome in outcomes if outcome.problem is not None]
+    problems = [(item, pruning.remove(item, None)) for item in chosen]
+    gone = [item.size for item, problem in problems if problem is None]
+    kept = [problem for _, problem in problems if problem is not None]
     left = (size - sum(gone)) / GIB
     told += f": removed {len(gone)} of them, {left:.1f} GiB are left"
     return told if not kept else f"{told}; {len(kept)} could not be removed ({kept[0]})"

@@ -35,8 +35,9 @@ class Engine:
     """An engine that answered, and the facts that decide how it is used.
 
     ``builder`` is the docker client that proved, by building, that it can use BuildKit with this engine. If there is none,
-    ``builder_problem`` says what each client on this machine lacks. ``networks`` are the drivers of the engine's networks. ``environment``
-    is the environment of this program, which docker commands get.
+    ``builder_problem`` says what each client on this machine lacks. ``networks`` are the drivers of the engine's networks.
+    ``keeps_attestations``: its image store can hold an image's SBOM and provenance. ``environment`` is the environment of this program,
+    which docker commands get.
     """
 
     url: str
@@ -46,6 +47,7 @@ class Engine:
     cgroup_version: int
     rootless: bool
     networks: frozenset[str]
+    keeps_attestations: bool = False
     builder: Path | None
     builder_problem: str
     environment: Mapping[str, str] = dataclasses.field(repr=False)
@@ -168,6 +170,7 @@ def _facts(client: docker.DockerClient, url: str, environment: Mapping[str, str]
         cgroup_version=int(info.get("CgroupVersion") or 1),
         rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
         networks=frozenset(str(network.attrs["Driver"]) for network in client.networks.list()),
+        keeps_attestations=["driver-type", "io.containerd.snapshotter.v1"] in (info.get("DriverStatus") or []),
         builder=None,
         builder_problem="not looked for",
         environment=dict(environment),

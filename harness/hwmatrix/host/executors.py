@@ -44,7 +44,7 @@ _IN_CONTAINER: Final = {"plan": "/hwmatrix/plan", "cache": "/hwmatrix/cache", "o
 class Workshop:
     """What all executors share: the project, the build inputs, the cache, the outer environment, and where to report.
 
-    ``memory_mb`` is the memory in MiB that a run may use; None: the machine's.
+    ``memory_mb`` is the memory in MiB that a run may use; None: the machine's. ``attest``: images get an SBOM and their provenance.
     """
 
     project_root: Path
@@ -57,6 +57,7 @@ class Workshop:
     detail: OnLine
     source: str | None = None
     memory_mb: int | None = None
+    attest: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,6 +148,7 @@ class ContainerExecutor:
             base=self._base,
             commit=workshop.commit,
             source=workshop.source,
+            attest=workshop.attest,
         )
         for image in built.values():
             verb = "built" if image.rebuilt else "unchanged"

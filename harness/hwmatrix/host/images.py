@@ -87,8 +87,9 @@ class _Build:
         arguments: dict[str, str],
         stage: str | None = None,
         labels: Mapping[str, str] | None = None,
+        more: tuple[str, ...] = (),
     ) -> BuiltImage:
-        """Run one build. Output lines are prefixed with ``name``; ``labels`` are added to those of the Dockerfile."""
+        """Run one build with ``more`` options. Output lines are prefixed with ``name``; ``labels`` are added to those of the Dockerfile."""
         before, start = self._digest(tag), time.monotonic()
         own = f"{tag}-{uuid.uuid4().hex}"  # another checkout that builds now may take the tag
         command = [
@@ -97,6 +98,7 @@ class _Build:
             *(part for key, value in (labels or {}).items() for part in ("--label", f"{key}={value}")),
             *(("--target", stage) if stage else ()),
             *self.options,
+            *more,
             str(self.context),
         ]
         done = self.processes.run(command, environment=self._environment(), on_line=lambda line: self.on_line(f"[{name}] {line}"))
@@ -147,12 +149,13 @@ def build_images(
     base: bases.BaseImage,
     commit: str | None = None,
     source: str | None = None,
+    attest: bool = False,
 ) -> dict[str, BuiltImage]:
     """Build the images of ``targets`` (names in ``spec``). If they are already built, this takes seconds.
 
     They are built on ``base`` (from ``base_image.resolve``). ``on_line`` gets every line of output, from several threads. ``commit``
-    becomes the label of the source's revision, ``source`` (the project's address) that of the source. If one build fails, or on Ctrl-C, the
-    others are stopped.
+    becomes the label of the source's revision, ``source`` (the project's address) that of the source. ``attest``: add SBOM and
+    provenance if the engine can keep them. If one build fails, or on Ctrl-C, the others are stopped.
 
     Raises:
         ImageBuildError: a build failed, or there is no builder or no base image.
@@ -183,7 +186,8 @@ def build_images(
             on_line=on_line,
         )
         stages = _stages(build, spec, targets, base.reference)
-        one = functools.partial(_target, build, spec, stages, commit=commit or "", labels=_labels(base, source))
+        more = attestations(engine) if attest else ()
+        one = functools.partial(_target, build, spec, stages, commit=commit or "", labels=_labels(base, source), more=more)
         futures = [pool.submit(one, target) for target in dict.fromkeys(targets)]
         done = [future.result() for future in concurrent.futures.as_completed(futures)]
     by_name = {image.target: image for image in done}
@@ -205,12 +209,19 @@ def _stages(build: _Build, spec: MatrixSpec, targets: Sequence[str], base: str) 
 
 
 def _target(
-    build: _Build, spec: MatrixSpec, stages: dict[str, BuiltImage], target: str, *, commit: str, labels: Mapping[str, str]
+    build: _Build,
+    spec: MatrixSpec,
+    stages: dict[str, BuiltImage],
+    target: str,
+    *,
+    commit: str,
+    labels: Mapping[str, str],
+    more: tuple[str, ...] = (),
 ) -> BuiltImage:
     wanted = spec.targets[target]
     arguments = {"BASE": stages[wanted.base].content_tag, "VERSION": hwmatrix.__version__, "REVISION": commit}
     dockerfile = f"{wanted.image}/Dockerfile"
-    one = functools.partial(build.image, name=target, tag=image_tag(target), dockerfile=dockerfile, labels=labels)
+    one = functools.partial(build.image, name=target, tag=image_tag(target), dockerfile=dockerfile, labels=labels, more=more)
     try:
         return one(arguments=arguments)
     except ImageBuildError as error:
@@ -265,6 +276,14 @@ def _npm_settings(engine: Engine) -> Path | None:
     named = engine.environment.get("NPM_CONFIG_USERCONFIG") or engine.environment.get("npm_config_userconfig")
     file = Path(named) if named else Path(engine.environment.get("HOME", "/")) / ".npmrc"
     return file if file.is_file() else None
+
+
+def attestations(engine: Engine) -> tuple[str, ...]:
+    """The options of a build that add SBOM and provenance, if the engine can keep them.
+
+    In its mode ``max``, the provenance would contain the values of all arguments, such as proxies with logins.
+    """
+    return ("--sbom=true", "--provenance=mode=min") if engine.keeps_attestations else ()
 
 
 def _network(engine: Engine, settings: PipSettings) -> tuple[str, ...]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import http.server
 import secrets
+import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from hwmatrix.host.pip_settings import PipSettings
 
@@ -22,24 +24,43 @@ def serving(settings: PipSettings, *, on_line: Callable[[str], None]) -> Iterato
     """Serve the folders and ``file:`` indexes that this machine's pip uses, and yield settings with their URLs.
 
     The server listens only on 127.0.0.1, under a path that cannot be guessed, and stops with the block. A folder that does not exist is
-    left out, as pip does.
+    left out, as pip does. Of an index the parent is served, because the pages of local mirrors link to files beside them; of a page that
+    lists packages only the page itself.
     """
-    places: list[str] = [
-        *settings.lists.get("find-links", ()),
-        *settings.lists.get("extra-index-url", ()),
-        settings.single.get("index-url", ""),
-    ]
-    if not any(local_path(place) for place in places if place):
+    lists, index = settings.lists, settings.single.get("index-url", "")
+    if all(local_path(place) is None for place in (*lists.get("find-links", ()), *lists.get("extra-index-url", ()), index) if place):
         yield settings
         return
-    with _Server() as server:
-        lists = dict(settings.lists)
-        lists["find-links"] = _served(lists.get("find-links", ()), server.folder, on_line)
-        lists["extra-index-url"] = _served(lists.get("extra-index-url", ()), server.index, on_line)
-        single = dict(settings.single)
-        if "index-url" in single:
-            single["index-url"] = "".join(_served((single["index-url"],), server.index, on_line)) or single["index-url"]
-        yield dataclasses.replace(settings, single=single, lists=lists)
+    with tempfile.TemporaryDirectory(prefix="hwmatrix-index-") as folder, _server(Path(folder)) as address:
+        site = Path(folder) / secrets.token_urlsafe(24)
+        site.mkdir()
+
+        def served(place: str, *, is_index: bool) -> str | None:
+            path = local_path(place)
+            if path is None:
+                return place
+            if not path.exists():
+                on_line(f"pip's settings name {path}, which does not exist: left out of the build")
+                return None
+            link = site / f"{len(list(site.iterdir()))}"
+            if is_index:
+                link.symlink_to(path.parent)
+                below = f"{link.name}/{quote(path.name)}/"
+            elif path.is_dir():
+                link.symlink_to(path)
+                below = f"{link.name}/"
+            else:
+                link.mkdir()
+                (link / path.name).symlink_to(path)
+                below = f"{link.name}/{quote(path.name)}"
+            return f"{address}/{site.name}/{below}"
+
+        def all_served(key: str, *, is_index: bool) -> tuple[str, ...]:
+            return tuple(url for place in lists.get(key, ()) if (url := served(place, is_index=is_index)) is not None)
+
+        links, indexes = all_served("find-links", is_index=False), all_served("extra-index-url", is_index=True)
+        single = {**settings.single, "index-url": served(index, is_index=True) or index} if index else settings.single
+        yield dataclasses.replace(settings, single=single, lists={**lists, "find-links": links, "extra-index-url": indexes})
 
 
 def local_path(place: str) -> Path | None:
@@ -49,75 +70,22 @@ def local_path(place: str) -> Path | None:
     return None if "://" in place else Path(place).expanduser().absolute()
 
 
-def _served(places: tuple[str, ...], serve: Callable[[Path], str], on_line: Callable[[str], None]) -> tuple[str, ...]:
-    urls: list[str] = []
-    for place in places:
-        path = local_path(place)
-        if path is None:
-            urls.append(place)
-        elif path.exists():
-            urls.append(serve(path))
-        else:
-            on_line(f"pip's settings name {path}, which does not exist: left out of the build")
-    return tuple(urls)
-
-
-class _Server:
-    """One server for all folders and files. Each is a number under the secret path, which :class:`_Handler` maps back."""
-
-    def __init__(self) -> None:
-        self._roots: dict[str, Path] = {}
-        self._token = secrets.token_urlsafe(24)
-
-    def __enter__(self) -> Self:
-        roots, token = self._roots, self._token
-
-        class Handler(_Handler):
-            served_roots = roots
-            served_token = token
-
-        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, name="local-index", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
-
-    def folder(self, path: Path) -> str:
-        """The URL of a folder of packages, or of a page that lists packages: of a page, only the file itself is served."""
-        return self._url(path, "" if path.is_dir() else path.name)
-
-    def index(self, path: Path) -> str:
-        """The URL of an index. Its parent is served, because the pages of local mirrors link to files beside them."""
-        return self._url(path.parent, f"{path.name}/")
-
-    def _url(self, root: Path, below: str) -> str:
-        number = str(len(self._roots))
-        self._roots[number] = root
-        return f"http://127.0.0.1:{self._http.server_port}/{self._token}/{number}/{quote(below)}"
+@contextlib.contextmanager
+def _server(folder: Path) -> Iterator[str]:
+    """Serve a folder on loopback, and what its links lead to. Yield the address."""
+    (folder / "index.html").touch()  # instead of a list, which would tell the names of its folders
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Handler, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="local-index", daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves files in the given roots without caching, since the next build has another address."""
-
-    served_roots: Mapping[str, Path] = {}
-    served_token = ""
-
-    def translate_path(self, path: str) -> str:
-        """Map ``/token/number/rest`` to a file. The base class removes ``..``."""
-        parts = path.lstrip("/").split("/", 2)
-        known = len(parts) == 3 and secrets.compare_digest(parts[0], self.served_token) and parts[1] in self.served_roots  # noqa: PLR2004 - as above
-        if not known:
-            return "/nonexistent"
-        root = self.served_roots[parts[1]]
-        if not root.is_dir():
-            return str(root) if unquote(parts[2]) == root.name else "/nonexistent"
-        self.directory = str(root)
-        return super().translate_path(f"/{parts[2]}")
+    """Serves files without caching, since the next build has another address."""
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-store")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 import sys
 import uuid
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import hwmatrix
-from hwmatrix.runner.packages import python
 from hwmatrix.store.shard import ShardIdentity
 
 if TYPE_CHECKING:
@@ -44,8 +44,17 @@ def interpreter() -> str:
 
 
 def packages() -> dict[str, str]:
-    """Every installed distribution and its version."""
-    return {fact["name"]: fact["version"] for fact in python()}
+    """Every distribution that this interpreter sees, and its version: of two with one name, that which is imported."""
+    versions: dict[str, tuple[str, str]] = {}
+    for distribution in importlib.metadata.distributions():
+        try:
+            meta: Any = distribution.metadata  # an email.message.Message, whose protocol type lacks get
+        except FileNotFoundError:  # as the package importlib_metadata says it, once a library has imported it
+            continue
+        name, version = meta.get("Name"), meta.get("Version")
+        if name and version:  # what an interrupted installation left has neither
+            versions.setdefault(name.lower(), (name, version))
+    return dict(versions[key] for key in sorted(versions))
 
 
 def _with_build(name: str, version: str) -> str:

@@ -147,6 +147,11 @@ def test_proxies_are_passed_without_printing_their_values() -> None:
     assert images._proxies(engine()) == ()
 
 
+def test_a_pushed_image_gets_attestations_if_the_engine_keeps_them() -> None:
+    assert images.attestations(engine(keeps_attestations=True)) == ("--sbom=true", "--provenance=mode=min")
+    assert images.attestations(engine()) == ()
+
+
 def test_secrets_are_private_files_that_are_removed_after_the_block(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle.pem"
     bundle.write_text("x")

@@ -1,25 +1,38 @@
-"""Checks whether a machine can run the jobs of each target: what is available, what is missing, and how to fix it."""
+"""Checks whether this machine can run the jobs of each target: what is available, what is missing, and how to fix it.
+
+Nothing is built or pulled. It takes a second, or three if an engine must prove that it can build.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import TYPE_CHECKING, Final
+import importlib.util
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.host.engine import BUILDER_ADVICE, INSTALL_ADVICE
+from hwmatrix.errors import ConfigError, EngineError
+from hwmatrix.hardware import container
+from hwmatrix.hardware.detector import detect
+from hwmatrix.host import pip_settings
+from hwmatrix.host.base_image import image_digest
+from hwmatrix.host.engine import BUILDER_ADVICE, INSTALL_ADVICE, Engine, connect
+from hwmatrix.host.images import image_tag
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from hwmatrix.host.ci_machines.facts import Facts, Node
     from hwmatrix.matrix.spec import MatrixSpec, TargetSpec
-    from hwmatrix.records import Detection
 
 DISK_MB: Final = {"python": 3_000, "torch-cpu": 5_000, "torch-cuda": 16_000, "torch-rocm": 40_000}
 """MiB to build on each base: its images (docs/images.md), and as much again for downloading and unpacking packages."""
 WORK_MB: Final = 2_000
 """MiB for bundles, exports and shards of the models in matrix.yaml."""
+_MIB: Final = 2**20
 _TOOLKIT: Final = (
     "Install nvidia-container-toolkit, then: nvidia-ctk runtime configure --runtime=docker, and restart Docker "
     "(or nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml)."
@@ -63,20 +76,40 @@ class Report:
     targets: tuple[Readiness, ...]
 
 
-def check(spec: MatrixSpec, targets: Sequence[str], facts: Facts) -> Report:
-    """Evaluate the facts of a machine for the given targets."""
+def check(spec: MatrixSpec, targets: Sequence[str], environment: Mapping[str, str], cache: Path) -> Report:
+    """Check this machine for the given targets. ``cache`` is the cache folder, which need not exist yet."""
     chosen = {name: spec.targets[name] for name in targets}
-    contained = tuple(name for name, target in chosen.items() if not target.native)
     native = tuple(name for name, target in chosen.items() if target.native)
-    findings = [
-        _git(facts),
-        *_python(facts, native),
-        *(_engine(facts, contained) if contained else ()),
-        *(_images_space(facts, chosen, contained) if contained else ()),
-        _cache_space(facts),
-        *_hardware(facts, chosen),
-    ]
-    return Report(findings=tuple(findings), targets=tuple(_readiness(name, findings) for name in targets))
+    contained = {name: target for name, target in chosen.items() if not target.native}
+    engine, problem = connected(environment)
+    info, built = _asked(engine, contained)
+    findings = (
+        _git(environment),
+        *_python(environment, native),
+        *(_engine(engine, problem, tuple(contained)) if contained else ()),
+        *(_images_space(engine, info, {name: target for name, target in contained.items() if name not in built}) if engine else ()),
+        _cache_space(cache),
+        *_hardware(chosen),
+        *_toolkit(info, environment, tuple(name for name, target in chosen.items() if target.gpus)),
+        *(
+            device(Path(path), tuple(name for name, target in chosen.items() if path in target.devices))
+            for path in dict.fromkeys(path for target in chosen.values() for path in target.devices)
+        ),
+    )
+    return Report(findings=findings, targets=tuple(_readiness(name, findings) for name in targets))
+
+
+def connected(environment: Mapping[str, str], *, need_builder: bool = True) -> tuple[Engine | None, str]:
+    """Connect to the engine. Return it, or None with the reason."""
+    try:
+        return connect(environment, need_builder=need_builder), ""
+    except EngineError as error:
+        return None, error.message
+
+
+def _finding(what: str, fact: str, mend: str | None = None, targets: tuple[str, ...] = ()) -> Finding:
+    """A finding that is missing if there is something to ``mend``."""
+    return Finding(what=what, state=State.OK if mend is None else State.MISSING, fact=fact, mend=mend, targets=targets)
 
 
 def _readiness(target: str, findings: Iterable[Finding]) -> Readiness:
@@ -86,128 +119,132 @@ def _readiness(target: str, findings: Iterable[Finding]) -> Readiness:
     return Readiness(target=target, ready=not missing, missing=missing)
 
 
-def _git(facts: Facts) -> Finding:
-    if facts.git is None:
-        return Finding(what="git", state=State.MISSING, fact="not on PATH", mend="Install git: jobs check the project out with it.")
-    return Finding(what="git", state=State.OK, fact=facts.git)
-
-
-def _python(facts: Facts, native: tuple[str, ...]) -> list[Finding]:
-    found = [Finding(what="python", state=State.OK, fact=facts.python)]
-    if native and not facts.venv:
-        mend = "Install Python's venv module (on Debian: apt-get install python3-venv)."
-        found.append(Finding(what="venv", state=State.MISSING, fact="Python cannot make environments", mend=mend, targets=native))
-    if facts.pip is None:
-        mend = "Fix that file: images are built with this machine's pip settings."
-        return [*found, Finding(what="pip", state=State.MISSING, fact=facts.pip_problem, mend=mend)]
-    return [*found, Finding(what="pip", state=State.OK, fact=facts.pip)]
-
-
-def _engine(facts: Facts, targets: tuple[str, ...]) -> list[Finding]:
-    engine = facts.engine
+def _asked(engine: Engine | None, contained: Iterable[str]) -> tuple[Mapping[str, Any], frozenset[str]]:
+    """Return the engine's own description, and the targets whose images of this version it has."""
     if engine is None:
-        return [Finding(what="engine", state=State.MISSING, fact=facts.engine_problem, mend=INSTALL_ADVICE, targets=targets)]
+        return {}, frozenset()
+    client = engine.client()
+    try:
+        return client.info(), frozenset(name for name in contained if image_digest(client, image_tag(name)))
+    finally:
+        client.close()
+
+
+def _git(environment: Mapping[str, str]) -> Finding:
+    git = shutil.which("git", path=environment.get("PATH"))
+    return _finding("git", git) if git else _finding("git", "not on PATH", "Install git: jobs check the project out with it.")
+
+
+def _python(environment: Mapping[str, str], native: tuple[str, ...]) -> list[Finding]:
+    findings = [_finding("python", platform.python_version())]
+    if native and importlib.util.find_spec("ensurepip") is None:
+        mend = "Install Python's venv module (on Debian: apt-get install python3-venv)."
+        findings.append(_finding("venv", "Python cannot make environments", mend, native))
+    try:
+        settings = pip_settings.read(environment)
+    except ConfigError as error:
+        return [*findings, _finding("pip", str(error), "Fix that file: images are built with this machine's pip settings.")]
+    names = ", ".join(sorted({*settings.single, *settings.lists}))  # their values may contain passwords
+    certificates = f", certificates of {settings.certificates}" if settings.certificates else ""
+    problem = f"; {settings.problem}" if settings.problem else ""
+    return [*findings, _finding("pip", f"{names or 'the public package index'}{certificates}{problem}")]
+
+
+def _engine(engine: Engine | None, problem: str, targets: tuple[str, ...]) -> list[Finding]:
+    if engine is None:
+        return [_finding("engine", problem, INSTALL_ADVICE, targets)]
     fact = f"{engine.version} ({engine.operating_system}), API {engine.api_version}, cgroups {engine.cgroup_version}"
-    found = [Finding(what="engine", state=State.OK, fact=fact, targets=targets)]
     if engine.builder is None:
-        found.append(Finding(what="builder", state=State.MISSING, fact=engine.builder_problem, mend=BUILDER_ADVICE, targets=targets))
+        builder = _finding("builder", engine.builder_problem, BUILDER_ADVICE, targets)
     else:
-        found.append(Finding(what="builder", state=State.OK, fact=f"{engine.builder} builds", targets=targets))
+        builder = _finding("builder", f"{engine.builder} builds", targets=targets)
     if engine.rootless:
-        found.append(Finding(what="rights", state=State.OK, fact="the engine is rootless", targets=targets))
+        rights = _finding("rights", "the engine is rootless", targets=targets)
     else:
-        found.append(Finding(what="rights", state=State.ADVICE, fact="the engine runs as root", mend=_ROOT, targets=targets))
-    return found
+        rights = Finding(what="rights", state=State.ADVICE, fact="the engine runs as root", mend=_ROOT, targets=targets)
+    return [_finding("engine", fact, targets=targets), builder, rights]
 
 
-def _images_space(facts: Facts, chosen: dict[str, TargetSpec], contained: tuple[str, ...]) -> list[Finding]:
-    """Check the space for images that are not built yet. Each base is counted once."""
-    if facts.engine is None:
-        return []
-    if facts.engine_space is None or facts.engine_space.free_mb is None:
+def _images_space(engine: Engine, info: Mapping[str, Any], unbuilt: Mapping[str, TargetSpec]) -> list[Finding]:
+    """Check the space for images that are not built yet, base by base."""
+    bases = dict.fromkeys(target.base for target in unbuilt.values())
+    root = Path(info.get("DockerRootDir") or "/nowhere")
+    free = _free_mb(root) if engine.url.startswith("unix://") and root.exists() else None
+    if bases and free is None:
         fact = "the free space on the engine's disk cannot be read from here"
-        return [Finding(what="space for images", state=State.ADVICE, fact=fact, mend="See docker system df.", targets=contained)]
-    free, folder = facts.engine_space.free_mb, facts.engine_space.folder
-    absent = {kind for kind, found in _needed_here(facts) if not found.available}  # nothing is built for missing hardware
-    needy = tuple(name for name in contained if name not in facts.images and chosen[name].backend not in absent)
-    if not needy:
-        return [
-            Finding(
-                what="space for images", state=State.OK, fact=f"{free} MB free in {folder}; nothing is left to build", targets=contained
-            )
-        ]
-    needed = sum(DISK_MB.get(base, max(DISK_MB.values())) for base in {chosen[name].base for name in needy})
-    fact = f"{free} MB free in {folder}; building {', '.join(needy)} takes up to {needed} MB"
-    if free >= needed:
-        return [Finding(what="space for images", state=State.OK, fact=fact, targets=contained)]
-    mend = "Free space: hwmatrix runner prune, docker builder prune; or build fewer --targets."
-    return [Finding(what="space for images", state=State.MISSING, fact=fact, mend=mend, targets=needy)]
-
-
-def _cache_space(facts: Facts) -> Finding:
-    free, folder = facts.cache_space.free_mb, facts.cache_space.folder
-    if free is None:
-        return Finding(
-            what="space for the cache", state=State.ADVICE, fact=f"{folder}: the free space cannot be read", mend="Set HWMATRIX_CACHE."
-        )
-    fact = f"{free} MB free in {folder}, {WORK_MB} MB needed"
-    if free >= WORK_MB:
-        return Finding(what="space for the cache", state=State.OK, fact=fact)
-    mend = "Free space: hwmatrix runner prune; or set HWMATRIX_CACHE to a folder on a larger disk."
-    return Finding(what="space for the cache", state=State.MISSING, fact=fact, mend=mend)
-
-
-def _needed_here(facts: Facts) -> list[tuple[str, Detection]]:
-    """The detections of hardware that no image includes."""
-    return [(kind, found) for kind, found in facts.found.items() if descriptor_of(kind).hardware.needed_here]
-
-
-def _hardware(facts: Facts, chosen: dict[str, TargetSpec]) -> list[Finding]:
-    findings: list[Finding] = []
-    for backend, found in _needed_here(facts):
-        names = tuple(name for name, target in chosen.items() if target.backend == backend)
-        if names:
-            what, state = f"{backend} hardware", State.OK if found.available else State.MISSING
-            fact = (found.name or "it is here") if found.available else (found.reason or "not found")
-            findings.append(
-                Finding(
-                    what=what,
-                    state=state,
-                    fact=fact,
-                    mend=None if found.available else descriptor_of(backend).hardware.if_missing,
-                    targets=names,
-                )
-            )
-    gpus = tuple(name for name, target in chosen.items() if target.gpus)
-    if gpus:
-        findings.append(_toolkit(facts, gpus))
-    paths = dict.fromkeys(path for target in chosen.values() for path in target.devices)
-    findings += [_device(path, facts.nodes[path], tuple(name for name, it in chosen.items() if path in it.devices)) for path in paths]
+        return [Finding(what="space for images", state=State.ADVICE, fact=fact, mend="See docker system df.", targets=tuple(unbuilt))]
+    findings = []
+    for base in bases:
+        names = tuple(name for name, target in unbuilt.items() if target.base == base)
+        needed = DISK_MB.get(base, max(DISK_MB.values()))
+        fact = f"{free} MB free in {root}; building {', '.join(names)} takes up to {needed} MB"
+        enough = free is not None and free >= needed
+        mend = None if enough else "Free space: hwmatrix runner prune, docker builder prune; or build fewer --targets."
+        findings.append(_finding("space for images", fact, mend, names))
     return findings
 
 
-def _toolkit(facts: Facts, targets: tuple[str, ...]) -> Finding:
+def _cache_space(cache: Path) -> Finding:
+    free = _free_mb(cache)
+    if free is None:
+        fact = f"{cache}: the free space cannot be read"
+        return Finding(what="space for the cache", state=State.ADVICE, fact=fact, mend="Set HWMATRIX_CACHE.")
+    mend = "Free space: hwmatrix runner prune; or set HWMATRIX_CACHE to a folder on a larger disk."
+    return _finding("space for the cache", f"{free} MB free in {cache}, {WORK_MB} MB needed", None if free >= WORK_MB else mend)
+
+
+def _free_mb(folder: Path) -> int | None:
+    """The free MiB on a folder's disk; None if they cannot be read. The folder need not exist yet."""
+    try:
+        return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free // _MIB
+    except OSError:
+        return None
+
+
+def _hardware(chosen: Mapping[str, TargetSpec]) -> list[Finding]:
+    """Check for the hardware that no image includes."""
+    findings = []
+    for backend in dict.fromkeys(target.backend for target in chosen.values()):
+        hardware = descriptor_of(backend).hardware
+        if hardware.needed_here:
+            detection = detect(backend, light=True)
+            fact = (detection.name or "it is here") if detection.available else (detection.reason or "not found")
+            names = tuple(name for name, target in chosen.items() if target.backend == backend)
+            findings.append(_finding(f"{backend} hardware", fact, None if detection.available else hardware.if_missing, names))
+    return findings
+
+
+def _toolkit(info: Mapping[str, Any], environment: Mapping[str, str], targets: tuple[str, ...]) -> list[Finding]:
     """Check for NVIDIA's container toolkit. The engine's own report counts first: an installed toolkit that it does not use is no help."""
-    if "nvidia" in facts.runtimes:
-        return Finding(what="container toolkit", state=State.OK, fact="the engine has the runtime nvidia", targets=targets)
-    if "nvidia.com/gpu" in facts.around.cdi:
-        return Finding(what="container toolkit", state=State.OK, fact="CDI describes nvidia.com/gpu", targets=targets)
-    if "nvidia-container-runtime-hook" in facts.around.toolkit:
-        return Finding(what="container toolkit", state=State.OK, fact="nvidia-container-runtime-hook is on PATH", targets=targets)
-    installed = ", ".join(facts.around.toolkit)
+    if not targets:
+        return []
+    what, around = "container toolkit", container.look(path=environment.get("PATH"))
+    if "nvidia" in (info.get("Runtimes") or ()):
+        return [_finding(what, "the engine has the runtime nvidia", targets=targets)]
+    if "nvidia.com/gpu" in around.cdi:
+        return [_finding(what, "CDI describes nvidia.com/gpu", targets=targets)]
+    if "nvidia-container-runtime-hook" in around.toolkit:
+        return [_finding(what, "nvidia-container-runtime-hook is on PATH", targets=targets)]
+    installed = ", ".join(around.toolkit)
     fact = f"{installed} is installed, but the engine does not use it" if installed else "not installed"
-    return Finding(what="container toolkit", state=State.MISSING, fact=fact, mend=_TOOLKIT, targets=targets)
+    return [_finding(what, fact, _TOOLKIT, targets)]
 
 
-def _device(path: str, nodes: tuple[Node, ...], targets: tuple[str, ...]) -> Finding:
-    here = [node for node in nodes if node.exists]
-    if not here:
-        mend = "Load the device's driver; without it, containers cannot use the node."
-        return Finding(what=path, state=State.MISSING, fact="not here", mend=mend, targets=targets)
-    denied = [node for node in here if not node.usable]
-    groups = ", ".join(sorted({node.group for node in denied if node.group}))
+def device(path: Path, targets: tuple[str, ...]) -> Finding:
+    """Check a device node that containers get, or each node in a folder: it must exist, and this user must be allowed to use it."""
+    nodes = sorted(node for node in (path.iterdir() if path.is_dir() else [path]) if node.exists() and not node.is_dir())
+    denied = [node for node in nodes if not os.access(node, os.R_OK | os.W_OK)]
+    if not nodes:
+        return _finding(str(path), "not here", "Load the device's driver; without it, containers cannot use the node.", targets)
     if denied:
-        mend = f"Add this user to the groups {groups}: sudo usermod -aG {groups.replace(' ', '')} $USER, and log in again."
-        fact = f"this user may not use {', '.join(node.path for node in denied)}"
-        return Finding(what=path, state=State.MISSING, fact=fact, mend=mend, targets=targets)
-    return Finding(what=path, state=State.OK, fact=f"this user may use {', '.join(node.path for node in here)}", targets=targets)
+        groups = sorted({_group(node) for node in denied})
+        mend = f"Add this user to the groups {', '.join(groups)}: sudo usermod -aG {','.join(groups)} $USER, and log in again."
+        return _finding(str(path), f"this user may not use {', '.join(map(str, denied))}", mend, targets)
+    return _finding(str(path), f"this user may use {', '.join(map(str, nodes))}", targets=targets)
+
+
+def _group(node: Path) -> str:
+    try:
+        return node.group()
+    except KeyError:  # a group without a name
+        return str(node.stat().st_gid)

@@ -48,8 +48,7 @@ class Kind(enum.StrEnum):
 class Item:
     """One piece of data. ``place`` is a folder or an image id, ``used_at`` (UTC) its last use as far as known.
 
-    ``kept`` says why it must stay, or is None. ``below`` are the environments that it builds on. ``size`` is in bytes, without image layers
-    shared with others.
+    ``kept`` says why it must stay, or is None. ``size`` is in bytes, without image layers shared with others.
     """
 
     kind: Kind
@@ -58,7 +57,6 @@ class Item:
     size: int
     used_at: dt.datetime
     kept: str | None = None
-    below: tuple[str, ...] = ()
 
 
 def images(listed: Iterable[Mapping[str, Any]], used: Mapping[str, str]) -> list[Item]:
@@ -93,32 +91,20 @@ def _image_kept(tags: Sequence[str], mine: Sequence[str], container: str | None)
 
 
 def environments(cache: Path) -> list[Item]:
-    """List the layers of virtual environments. A layer counts as used when a layer above it is."""
+    """List the layers of virtual environments, those that build on others first. A layer was used when one that builds on it was."""
     root = cache / VENVS
-    folders = [folder for folder in _folders(root) if (folder / MARKER).is_file()]
-    below = {folder.name: _below(folder, root) for folder in folders}
-    used = {folder.name: _used(folder / MARKER) for folder in folders}
-    for name, others in below.items():
-        for other in others:
-            if other in used:
-                used[other] = max(used[other], used[name])
-    return [
-        Item(
-            kind=Kind.ENVIRONMENT,
-            name=folder.name,
-            place=str(folder),
-            size=size_of(folder),
-            used_at=used[folder.name],
-            below=below[folder.name],
-        )
-        for folder in folders
-    ]
+    below = {folder: _below(folder, root) for folder in _folders(root) if (folder / MARKER).is_file()}
+    used = {folder: _used(folder / MARKER) for folder in below}
+    for folder, others in below.items():
+        used |= {other: max(used[other], used[folder]) for other in others if other in used}
+    layers = sorted(below, key=lambda folder: -len(below[folder]))
+    return [_item(Kind.ENVIRONMENT, folder.name, folder, used[folder]) for folder in layers]
 
 
-def _below(folder: Path, root: Path) -> tuple[str, ...]:
-    files = sorted(folder.glob(_LAYERS))
-    lines = files[0].read_text(encoding="utf-8").splitlines() if files else []
-    return tuple(Path(line).relative_to(root).parts[0] for line in lines if Path(line).is_relative_to(root))
+def _below(folder: Path, root: Path) -> list[Path]:
+    """The layers that a layer builds on."""
+    lines = [line for file in folder.glob(_LAYERS) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [root / Path(line).relative_to(root).parts[0] for line in lines if Path(line).is_relative_to(root)]
 
 
 def bundles(cache: Path) -> list[Item]:
@@ -164,12 +150,12 @@ def runs(output: Path) -> list[Item]:
             kept = f"process {working} works in it" if working is not None else None
             if kept is None and folder == folders[-1]:
                 kept = "it is the latest"
-            items.append(dataclasses.replace(_item(Kind.RUN, folder.name, folder, _newest(folder)), kept=kept))
+            items.append(_item(Kind.RUN, folder.name, folder, _newest(folder), kept))
     return items
 
 
-def _item(kind: Kind, name: str, folder: Path, used_at: dt.datetime) -> Item:
-    return Item(kind=kind, name=name, place=str(folder), size=size_of(folder), used_at=used_at)
+def _item(kind: Kind, name: str, folder: Path, used_at: dt.datetime, kept: str | None = None) -> Item:
+    return Item(kind=kind, name=name, place=str(folder), size=size_of(folder), used_at=used_at, kept=kept)
 
 
 def _folders(above: Path) -> list[Path]:
@@ -189,12 +175,9 @@ def _newest(folder: Path) -> dt.datetime:
 
 def size_of(folder: Path) -> int:
     """The size in bytes of all files in a folder, without following links."""
-    return sum(path.lstat().st_size for path in _files(folder, links=True))
+    return sum(path.stat().st_size for path in _files(folder))
 
 
-def _files(folder: Path, *, links: bool = False) -> Iterator[Path]:
+def _files(folder: Path) -> Iterator[Path]:
     for here, _, names in os.walk(folder):
-        for name in names:
-            path = Path(here) / name
-            if links or not path.is_symlink():
-                yield path
+        yield from (path for path in (Path(here) / name for name in names) if not path.is_symlink())

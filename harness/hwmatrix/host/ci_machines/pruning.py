@@ -40,29 +40,16 @@ class Rule:
     keep_bytes: int | None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The result for one item: removed, or why not."""
-
-    item: Item
-    problem: str | None
-
-
 def choose(items: Sequence[Item], rule: Rule, now: dt.datetime) -> list[Item]:
-    """Return the items to remove, in order: oldest first, and an environment before those that it builds on."""
-    order = sorted(items, key=lambda item: (item.used_at, -len(item.below), item.name))
+    """Return the items to remove, in order: the oldest first, and items of one age in the given order."""
     left = sum(item.size for item in items)
     chosen: list[Item] = []
-    for item in order:
+    for item in sorted(items, key=lambda item: item.used_at):
         if rule.keep_bytes is not None and left <= rule.keep_bytes:
             break
-        if item.kept is not None or (rule.older_than is not None and now - item.used_at < rule.older_than):
-            continue
-        staying = (other for other in items if other not in chosen and other is not item)
-        if item.kind is Kind.ENVIRONMENT and any(item.name in other.below for other in staying):
-            continue
-        chosen.append(item)
-        left -= item.size
+        if item.kept is None and (rule.older_than is None or now - item.used_at >= rule.older_than):
+            chosen.append(item)
+            left -= item.size
     return chosen
 
 
@@ -107,13 +94,12 @@ def guarded(items: Iterable[Item], reason: str | None) -> list[Item]:
     return [item if item.kept or item.kind is Kind.RUN else dataclasses.replace(item, kept=reason) for item in items]
 
 
-def remove(item: Item, client: docker.DockerClient | None) -> Outcome:
-    """Remove one item, under the lock that its users take. An item that has come into use, or cannot be removed, stays."""
+def remove(item: Item, client: docker.DockerClient | None) -> str | None:
+    """Remove one item, under the lock that its users take. Return why it stays: it has come into use, or cannot be removed."""
     try:
-        problem = _remove_image(item, client) if item.kind is Kind.IMAGE else _remove_folder(item)
+        return _remove_image(item, client) if item.kind is Kind.IMAGE else _remove_folder(item)
     except OSError as error:
-        problem = f"cannot be removed: {error}"
-    return Outcome(item=item, problem=problem)
+        return f"cannot be removed: {error}"
 
 
 def _remove_image(item: Item, client: docker.DockerClient | None) -> str | None:

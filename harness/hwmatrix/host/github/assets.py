@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import io
 import shutil
-import tarfile
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import StoreError
-from hwmatrix.host.github.pushed import Gathered, gather
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,18 +20,16 @@ FOLDERS: Final = ("plots", "badges")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Assets:
-    """The names of a release's files, the optional files that were missing, and the refused image records with reasons."""
+    """The names of a release's files, and the optional files that were missing."""
 
     names: tuple[str, ...]
     missing: tuple[str, ...]
-    refused: tuple[str, ...] = ()
 
 
-def make_assets(reports: Path, folder: Path, *, images: Path | None = None) -> Assets:
+def make_assets(reports: Path, folder: Path) -> Assets:
     """Copy the files of a release from a folder of reports into a new folder, and write the checksums of all.
 
-    A release has no folders, so plots and badges become archives, reproducibly. ``images`` has a folder for each job that pushed an image:
-    their SBOMs and one images.json become files of the release.
+    A release has no folders, so plots and badges become archives.
 
     Raises:
         StoreError: a report that every run has is missing, or a file cannot be read or written.
@@ -49,12 +43,9 @@ def make_assets(reports: Path, folder: Path, *, images: Path | None = None) -> A
         for name in names:
             shutil.copyfile(reports / name, folder / name)
         for name in FOLDERS:
-            files = sorted(path for path in (reports / name).glob("*") if path.is_file() and not path.is_symlink())
-            if files:
-                _archive(folder / f"{name}.tar.gz", name, files)
+            if any((reports / name).glob("*")):
+                shutil.make_archive(str(folder / name), "gztar", root_dir=reports, base_dir=name)
                 names.append(f"{name}.tar.gz")
-        gathered = gather(images, reports / "matrix.duckdb", folder) if images is not None else Gathered(names=(), refused=())
-        names += gathered.names
         sums = "".join(f"{sha256_of(folder / name)}  {name}\n" for name in names)
         (folder / SUMS).write_text(sums, encoding="ascii")
     except FileExistsError as error:
@@ -64,17 +55,4 @@ def make_assets(reports: Path, folder: Path, *, images: Path | None = None) -> A
     except OSError as error:
         raise StoreError(f"{folder}: the assets cannot be written: {error}", advice="Free space, or name another folder.") from error
     missing = (*(name for name in OPTIONAL if name not in names), *(name for name in FOLDERS if f"{name}.tar.gz" not in names))
-    return Assets(names=(*names, SUMS), missing=missing, refused=gathered.refused)
-
-
-def _archive(path: Path, inside: str, files: list[Path]) -> None:
-    with (
-        path.open("wb") as raw,
-        gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
-    ):
-        for file in files:
-            data = file.read_bytes()
-            entry = tarfile.TarInfo(f"{inside}/{file.name}")
-            entry.size, entry.mode = len(data), 0o644
-            tar.addfile(entry, io.BytesIO(data))
+    return Assets(names=(*names, SUMS), missing=missing)

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from hwmatrix.host.github.pushed import pushable
+from hwmatrix.host.publishing import pushable
 from hwmatrix.matrix.spec import HOSTED_PATTERN
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 import hwmatrix
 from hwmatrix.cli import main
 from hwmatrix.host.base_image import MADE_TAG
-from hwmatrix.host.ci_machines import facts, inventory, pruning
+from hwmatrix.host.ci_machines import checking, inventory, pruning
 from hwmatrix.host.ci_machines.inventory import Item, Kind
 from hwmatrix.host.ci_machines.pruning import Rule
 from hwmatrix.host.run_folder import RunFolder, locked
@@ -121,7 +121,7 @@ def test_only_checkpoints_in_our_own_cache_are_listed(tmp_path: Path) -> None:
     bundle(tmp_path, KEYS[0], 1)
     (found,) = inventory.checkpoints(tmp_path)
     assert (found.name, found.size) == ("me/bert", 500)
-    assert pruning.remove(found, None).problem is None
+    assert pruning.remove(found, None) is None
     assert not (tmp_path / "models--me--bert").exists()
 
 
@@ -166,11 +166,9 @@ def test_a_locked_bundle_stays(tmp_path: Path) -> None:
     lock.parent.mkdir()
     with lock.open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        outcome = pruning.remove(inventory.bundles(tmp_path)[0], None)
-        assert outcome.problem is not None
-        assert "locked" in outcome.problem
+        assert "locked" in str(pruning.remove(inventory.bundles(tmp_path)[0], None))
         assert (folder / MANIFEST).is_file()
-    assert pruning.remove(inventory.bundles(tmp_path)[0], None).problem is None
+    assert pruning.remove(inventory.bundles(tmp_path)[0], None) is None
     assert not folder.exists()
 
 
@@ -184,9 +182,9 @@ def test_an_environment_or_an_export_that_is_being_made_stays(tmp_path: Path) ->
         lock.parent.mkdir(exist_ok=True)
         with lock.open("ab") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            assert pruning.remove(each, None).problem is not None
+            assert pruning.remove(each, None) is not None
         assert Path(each.place).is_dir()
-        assert pruning.remove(each, None).problem is None
+        assert pruning.remove(each, None) is None
         assert not Path(each.place).exists()
 
 
@@ -205,8 +203,8 @@ def test_the_latest_run_and_an_active_one_stay(tmp_path: Path) -> None:
     assert listed[folders[2].path.name] == "it is the latest"
     free = next(each for each in inventory.runs(tmp_path) if each.name == folders[1].path.name)
     with locked(folders[1]):  # another process locks it between the listing and the removal
-        assert "works in it" in str(pruning.remove(free, None).problem)
-    assert pruning.remove(free, None).problem is None
+        assert "works in it" in str(pruning.remove(free, None))
+    assert pruning.remove(free, None) is None
     assert not folders[1].path.exists()
     assert inventory.runs(tmp_path)[0].kept is None
 
@@ -281,14 +279,14 @@ def dangling(place: str) -> Item:
 
 def test_an_image_used_since_the_listing_stays() -> None:
     engine: Any = Engine({"sha256:1": [], "sha256:2": ["hwmatrix/cpu:9"], "sha256:used": [], "sha256:3": ["hwmatrix/a:0", "hwmatrix/b:0"]})
-    assert pruning.remove(dangling("sha256:1"), engine).problem is None
-    assert pruning.remove(dangling("sha256:2"), engine).problem == "it was tagged meanwhile"
-    assert "being used" in str(pruning.remove(dangling("sha256:used"), engine).problem)
-    assert pruning.remove(dangling("sha256:gone"), engine).problem is None
+    assert pruning.remove(dangling("sha256:1"), engine) is None
+    assert pruning.remove(dangling("sha256:2"), engine) == "it was tagged meanwhile"
+    assert "being used" in str(pruning.remove(dangling("sha256:used"), engine))
+    assert pruning.remove(dangling("sha256:gone"), engine) is None
     named = item("hwmatrix/a:0, hwmatrix/b:0", 90, kind=Kind.IMAGE, place="sha256:3")
-    assert pruning.remove(named, engine).problem is None
+    assert pruning.remove(named, engine) is None
     assert engine.removed == ["sha256:1", "hwmatrix/a:0", "hwmatrix/b:0"]
-    assert pruning.remove(named, None).problem == "no engine answers"
+    assert pruning.remove(named, None) == "no engine answers"
 
 
 def test_while_another_command_runs_only_runs_can_be_removed() -> None:
@@ -308,7 +306,7 @@ def test_while_another_command_runs_only_runs_can_be_removed() -> None:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with an old and a new bundle, an old and a newer run, and no engine."""
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(facts, "connected", lambda *_, **__: (None, "no engine"))
+    monkeypatch.setattr(checking, "connected", lambda *_, **__: (None, "no engine"))
     monkeypatch.setattr(pruning, "others", lambda: iter(()))
     bundle(tmp_path / "cache", KEYS[0], 90)
     bundle(tmp_path / "cache", KEYS[1], 0)

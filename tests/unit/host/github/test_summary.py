@@ -142,8 +142,6 @@ def test_assets(reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     with tarfile.open(files["badges.tar.gz"]) as tar:
         assert "badges/model-bert.json" in tar.getnames()
     assert (tmp_path / "notes.md").read_text(encoding="utf-8").startswith("Mine.\n")
-    again = make_assets(reports, tmp_path / "again").names
-    assert {name: (tmp_path / "again" / name).read_bytes() for name in again} == {name: files[name].read_bytes() for name in again}
 
 
 def test_assets_of_a_folder_without_reports_or_into_old_ones(reports: Path, tmp_path: Path) -> None:
