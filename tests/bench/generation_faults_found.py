@@ -1,7 +1,7 @@
 """Faults of a cache planted in cells that generate: how many are found at the right prompt, step and component.
 
     PYTHONPATH=tests/faults:tests/unit:tests/bench python tests/bench/generation_faults_found.py             print the table
-    PYTHONPATH=tests/faults:tests/unit:tests/bench python tests/bench/generation_faults_found.py --write     put it into docs/precision.md
+    PYTHONPATH=tests/faults:tests/unit:tests/bench python tests/bench/generation_faults_found.py --write     put it into docs/precision-measured.md
 
 The models are those of matrix.yaml with random weights. Each fault is planted in each of them on each target; the clean repeats are the
 same cells without a fault. A state that is not reset may make an export fail: then the error must be at that step. It takes a minute.
@@ -17,7 +17,7 @@ from typing import Any, Final
 from generation_faults import FAULTS, RUNTIMES, bundle_for, ended, random_model
 from sections import put
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "precision.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "precision-measured.md"
 MODELS: Final = ("gpt2", "llama")
 CLEAN: Final = 4
 """Repeats of each cell without a fault."""
@@ -32,7 +32,7 @@ def is_right(found: dict[str, Any], where: tuple[str, str, int]) -> bool:
 def main() -> None:
     """Plant all faults, and print or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/precision.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/precision-measured.md")
     lines = ["| target | planted | found at their step | clean repeats | called wrong |", "|---|---:|---:|---:|---:|"]
     write = parser.parse_args().write
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """Faults planted in trained models: how many the verdict finds, and what the fixed limit alone would have found.
 
     python tests/bench/planted_faults.py             print the table
-    python tests/bench/planted_faults.py --write     put it into docs/precision.md
+    python tests/bench/planted_faults.py --write     put it into docs/precision-measured.md
 
 Each fault is planted while a target loads the model of an intact bundle, whose reference outputs and held-out answers stay right: the
 target's export or graph has the fault, as if its exporter or kernel were wrong. Every cell goes through ``runner.cell``, as in a run. The
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from hwmatrix.records import CellPlan, Plan
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "precision.md"
+PAGE: Final = ROOT / "docs" / "precision-measured.md"
 LIMITS: Final = Limits(timeout_s=600.0, memory_mb=8192)
 FAULTS: Final = {
     "scale": ("a weight matrix is 5 % too large", ("bert", "llama", "t5", "vit", "whisper")),
@@ -269,7 +269,7 @@ def table(found: list[Outcome]) -> str:
 def main() -> int:
     """Run all cells; print or write the table. Return 1 if fewer than 28 of 30 faults are found, or a clean cell is called wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/precision.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/precision-measured.md")
     parser.add_argument("--targets", nargs="+", default=["openvino", "onnxruntime", "qnn"], help="targets of matrix.yaml that can run here")
     parser.add_argument("--matrix", type=Path, default=ROOT / "matrix.yaml")
     parser.add_argument("--cache", type=Path, help="a cache of bundles")

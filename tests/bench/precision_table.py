@@ -1,7 +1,7 @@
-"""Tables of what reduced precision costs the default models, from the database of a run: the sections of docs/precision.md.
+"""Tables of what reduced precision costs the default models, from the database of a run: the sections of docs/precision-measured.md.
 
     python tests/bench/precision_table.py reports/latest/matrix.duckdb            print the tables
-    python tests/bench/precision_table.py reports/latest/matrix.duckdb --write    put them into docs/precision.md
+    python tests/bench/precision_table.py reports/latest/matrix.duckdb --write    put them into docs/precision-measured.md
     python tests/bench/precision_table.py reports/latest/matrix.duckdb --full     speed, memory and loss of models in full size
     python tests/bench/precision_table.py reports/latest/matrix.duckdb --generation   the same of cells that generate text
     python tests/bench/precision_table.py reports/published/matrix.duckdb --rounded     the precisions that are compared twice
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MATRIX: Final = Path(__file__).parents[2] / "matrix.yaml"
-PAGE: Final = Path(__file__).parents[2] / "docs" / "precision.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "precision-measured.md"
 QUERY: Final = """
 SELECT
     model, target, coalesce(precision, dtype) AS dtype, status, error_type, relative_error, loss, excess, approximate,
@@ -64,7 +64,7 @@ def main() -> int:
     """Print or write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("database", type=Path, nargs="+", help="of a cell in several, the last one counts")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/precision.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/precision-measured.md")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--full", action="store_true", help="models in full size")
     which.add_argument("--generation", action="store_true", help="text generation with models in full size")

@@ -1,7 +1,7 @@
 """Faults planted in kernels that multiply by rounded weights: how many the verdict finds.
 
     python tests/bench/rounded_faults.py             print the table
-    python tests/bench/rounded_faults.py --write     put it into docs/precision.md
+    python tests/bench/rounded_faults.py --write     put it into docs/precision-measured.md
 
 A kernel's fault is imitated in the graph that it gets: the quantizer's graph stays intact, and is the one that is read back as float32
 numbers, while the runtime executes a copy in which one weight is wrong. Every cell goes through ``runner.cell``, as in a run. The clean
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hwmatrix.records import CellPlan, Plan
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "precision.md"
+PAGE: Final = ROOT / "docs" / "precision-measured.md"
 LIMITS: Final = Limits(timeout_s=600.0, memory_mb=8192)
 MODELS: Final = ("bert", "llama", "vit", "whisper", "t5")
 CLEAN: Final = "none"
@@ -290,7 +290,7 @@ def table(found: list[Outcome]) -> str:
 def main() -> int:
     """Run all cells; print or write the table. Return 1 if a fault is not found, or a clean cell is called wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/precision.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/precision-measured.md")
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--targets", nargs="+", default=tuple(dict.fromkeys(target for target, _ in PLANTED)))
     parser.add_argument("--dtypes", nargs="+", type=Dtype, default=tuple(dict.fromkeys(dtype for _, dtype in PLANTED)))
