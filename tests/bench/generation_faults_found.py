@@ -1,7 +1,8 @@
 """Faults of a cache planted in cells that generate: how many are found at the right prompt, step and component.
 
-    PYTHONPATH=tests/faults:tests/unit:tests/bench python tests/bench/generation_faults_found.py             print the table
-    PYTHONPATH=tests/faults:tests/unit:tests/bench python tests/bench/generation_faults_found.py --write     put it into docs/precision-measured.md
+    export PYTHONPATH=tests/faults:tests/unit:tests/bench
+    python tests/bench/generation_faults_found.py             print the table
+    python tests/bench/generation_faults_found.py --write     put it into docs/precision-measured.md
 
 The models are those of matrix.yaml with random weights. Each fault is planted in each of them on each target; the clean repeats are the
 same cells without a fault. A state that is not reset may make an export fail: then the error must be at that step. It takes a minute.

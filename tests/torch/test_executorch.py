@@ -161,10 +161,10 @@ def test_operators_are_replaced_on_request_alone_and_named(forward: Callable[...
     assert not any(step.changes_model for step in before.prepared.preparation)
 
 
-def test_a_model_without_anything_to_replace_is_the_same_model() -> None:
-    (exported, _, _), (plain, _, _) = made(torch.relu, rewrite=True), made(torch.relu)
-    assert str(exported.program.graph) == str(plain.program.graph)
-    assert exported.prepared.preparation == plain.prepared.preparation
+def test_a_model_without_anything_to_replace_says_so() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        made(torch.relu, rewrite=True)
+    assert caught.value.error_type == "nothing_to_rewrite"
 
 
 def test_an_operator_outside_the_core_set_is_named() -> None:

@@ -247,12 +247,12 @@ def test_memory_that_is_never_freed_is_found_by_its_growth_and_changes_no_verdic
 
     def generate(target: Any, prompt: Any, on_step: Any, *, forced: bool) -> Any:
         if component == "prefill":
-            kept.append(b"x" * NEW * 2**18)
+            kept.append(b"x" * NEW * 2**20)
         return real(target, prompt, on_step, forced=forced)
 
     def leaks(_layer: Any, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if component == "decode":
-            kept.append(b"x" * 2**17)
+            kept.append(b"x" * 2**19)
         return keys, values
 
     with changed_layers(leaks), mock.patch.object(TorchCpu, "generate", generate):
@@ -260,7 +260,7 @@ def test_memory_that_is_never_freed_is_found_by_its_growth_and_changes_no_verdic
     facts = found["facts"]
     assert found["verdict"] == "pass", found
     layers = len(load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, cache=True).model.layers)
-    each = 128 * layers * (NEW - 1) / NEW if component == "decode" else 256
+    each = 512 * layers * (NEW - 1) / NEW if component == "decode" else 1024
     assert facts["growth_kb"] == pytest.approx(each, rel=0.1)
 
 

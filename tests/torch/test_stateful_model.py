@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("setuptools")  # torch.compile imports it; it refuses to take the place of a distutils that another test has imported
 
 from hwmatrix.models import onnx_exporters, openvino_conversion  # noqa: E402 - after the check that its package is there
 

@@ -37,7 +37,7 @@ TOLERANCE = 1e-4
 def test_attention_that_means_something_else_is_found(tmp_path: Path, name: str, at: str, operator: str) -> None:
     kind = next(each for each in model_types() if each.name == name)
     plan = ModelPlan(name=name, size=Size.TINY, family=kind.family, architecture=name, model_class=kind.model_class, weights="factory")
-    built = bundle.build(plan, tmp_path)
+    built = bundle.find_or_build(plan, tmp_path)
     expected = built.expected_arrays()
     target = TorchCpu(settings=Settings(dtype=Dtype.FLOAT32, batch=1, sequence_length=16, threads=torch.get_num_threads()), options={})
     target.load(built)

@@ -147,7 +147,7 @@ def _check_headers(archive: Path, limits: Limits) -> None:
             describes = entry.type in {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES}
             if entry.size < 0 or (describes and entry.size > _LONGEST_HEADER):
                 raise refused(archive, f"the header of {entry.name!r} is too large")
-            padded = -(-(entry.size if stated is None else stated) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+            padded = -(-(entry.size if stated is None or describes else stated) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
             found = _STATED_SIZE.search(file.read(padded)) if describes else None
             stated = int(found[1]) if found else None
             if not describes:

@@ -29,4 +29,7 @@ def as_well(*, lost: int, gained: int, count: int) -> bool | None:
 
 def _at_most(most: int, count: int, share: float) -> float:
     """The probability of at most so many of ``count`` independent events with this probability."""
-    return math.fsum(math.comb(count, number) * share**number * (1 - share) ** (count - number) for number in range(most + 1))
+    of_all = math.lgamma(count + 1)  # in logarithms: of a thousand events there are more combinations than a float can hold
+    ways = (of_all - math.lgamma(number + 1) - math.lgamma(count - number + 1) for number in range(most + 1))
+    odds = (number * math.log(share) + (count - number) * math.log1p(-share) for number in range(most + 1))
+    return math.fsum(math.exp(way + odd) for way, odd in zip(ways, odds, strict=True))

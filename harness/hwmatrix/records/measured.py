@@ -19,9 +19,10 @@ import pydantic
 from hwmatrix.records.vocabulary import Dtype, Origin, Preparation
 
 Amount = Annotated[float, pydantic.Field(ge=0)]
-"""Time, memory or an error: never negative."""
+"""Time or an error: never negative."""
 Milliseconds = Amount
-Mebibytes = Amount
+Mebibytes = Annotated[float, pydantic.Field(ge=0, le=1e12)]
+"""Memory; 1e12 of them are an exbibyte."""
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 Count = Annotated[int, pydantic.Field(ge=0, lt=2**31)]
 LargeCount = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
@@ -124,15 +125,15 @@ class Measured:
     yardstick: str | None = None
     yardstick_ms: Milliseconds | None = None
     cores: str | None = None
-    baseline_mb: Amount | None = None
-    load_peak_mb: Amount | None = None
-    run_peak_mb: Amount | None = None
-    peak_mb: Amount | None = None
+    baseline_mb: Mebibytes | None = None
+    load_peak_mb: Mebibytes | None = None
+    run_peak_mb: Mebibytes | None = None
+    peak_mb: Mebibytes | None = None
     delta_mb: float | None = None
-    uss_mb: Amount | None = None
+    uss_mb: Mebibytes | None = None
     memory_detail: str | None = None
-    device_peak_mb: Amount | None = None
-    device_reserved_mb: Amount | None = None
+    device_peak_mb: Mebibytes | None = None
+    device_reserved_mb: Mebibytes | None = None
     device_processes: Count | None = None
     parameters: LargeCount | None = None
     origin: Origin | None = None
@@ -163,7 +164,7 @@ class Measured:
     lengths_tpot_ms: tuple[Milliseconds, ...] | None = None
     lengths_cache_mb: tuple[Mebibytes, ...] | None = None
     growth_kb: float | None = None
-    cache_mb: Amount | None = None
+    cache_mb: Mebibytes | None = None
     cache_error: Amount | None = None
     failing_component: str | None = None
     failing_step: Count | None = None
@@ -185,8 +186,10 @@ _DOMAINS: Final[dict[Any, str]] = {
     tuple[str, ...]: "Texts",
     tuple[Preparation, ...]: "Preparations",
     tuple[Amount, ...]: "Amounts",
+    tuple[Mebibytes, ...]: "Amounts",
     tuple[Count, ...]: "Counts",
     Amount: "Amount",
+    Mebibytes: "Mebibytes",
     Share: "Share",
     Count: "Count",
     LargeCount: "LargeCount",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.errors import UnsupportedError
 from hwmatrix.records.adaptations import Adaptation
 from hwmatrix.records.measured import LargeCount, Measured, Milliseconds
 from hwmatrix.records.plans import Settings
@@ -13,6 +14,9 @@ from hwmatrix.records.vocabulary import Execution, Family, Origin, Preparation, 
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+NOTHING_TO_REWRITE: Final = "nothing_to_rewrite"
+"""The error type of a model whose operators are to be replaced, and which has none of these."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,14 @@ class Prepared:
         return dataclasses.replace(self, method=method, preparation=(*self.preparation, *steps))
 
     def rewritten(self, operators: Collection[str], *steps: Preparation) -> Prepared:
-        """Return it with operators that were replaced, and other steps that change the model; without any, the model runs as it is."""
+        """Return it with operators that were replaced, and other steps that change the model.
+
+        Raises:
+            UnsupportedError: there are none (``nothing_to_rewrite``), so that the model runs as it does without.
+        """
+        if not operators and not steps:
+            message = "no operator of the model has a replacement"
+            raise UnsupportedError(message, needs=("an operator that is replaced",), error_type=NOTHING_TO_REWRITE)
         names = tuple(sorted(operators))
         replaced = self.then(f"replaced {', '.join(names)}", Preparation.REPLACED_OPERATORS) if names else self
         changed = replaced.then(", ".join(step.value.replace("_", " ") for step in steps), *steps)

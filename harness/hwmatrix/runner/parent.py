@@ -45,6 +45,7 @@ from hwmatrix.records import (
 )
 from hwmatrix.records.backends import FLOATING, Memory, descriptor_of
 from hwmatrix.records.bundle_index import BundleEntry
+from hwmatrix.records.results import NOTHING_TO_REWRITE
 from hwmatrix.runner.cell import execute
 from hwmatrix.runner.crew import Crew, Done, at_once
 from hwmatrix.runner.detecting import detections
@@ -198,12 +199,24 @@ class _CellWork:
 
 
 def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[str, Any] | None, closing: tuple[int, ...] = ()) -> End:
-    """Run a cell in a child of this process."""
+    """Run a cell in a child of this process. The option ``rewrite`` leaves a model with nothing to replace as it is."""
+    target = _adapted(order.target, cell)
+    end = _run_on(target, order, cell, model, service=service, closing=closing)
+    last: dict[str, Any] = end.messages[-1] if end.messages else {}
+    if cell.adaptation is not None or (last.get("error") or {}).get("type") != NOTHING_TO_REWRITE:
+        return end
+    plain = dataclasses.replace(target, options={**target.options, "rewrite": False})
+    return _run_on(plain, order, cell, model, service=service, closing=closing)
+
+
+def _run_on(
+    target: TargetPlan, order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[str, Any] | None, closing: tuple[int, ...]
+) -> End:
     rule = order.plan.measure if model.role is Role.MODEL else _CANARY_RULE
     job = CellJob(
         cell=cell,
         model=model,
-        target=_adapted(order.target, cell, model.role),
+        target=target,
         bundle=order.cache / str(order.bundles[model.key].key),
         rule=rule if order.plan.timing else None,
         tolerances=order.plan.tolerances,
@@ -219,15 +232,10 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
     return run_forked(work, limits=cell.limits, reserves_address_space=reserves, closing=closing, writable=writable, cores=cores)
 
 
-def _adapted(target: TargetPlan, cell: CellPlan, role: Role = Role.MODEL) -> TargetPlan:
-    """The target for an adapted cell: with the option that makes the change, if the change is to the target.
-
-    A canary has no operator to replace, so its target does not try to.
-    """
+def _adapted(target: TargetPlan, cell: CellPlan) -> TargetPlan:
+    """The target for an adapted cell: with the option that makes the change, if the change is to the target."""
     change = cell.adaptation.change.data if cell.adaptation is not None else {}
     options = {name: value for name, value in change.items() if name in descriptor_of(target.backend).every_option}
-    if role in {Role.CANARY_GOOD, Role.CANARY_WRONG} and target.options.get("rewrite"):
-        return dataclasses.replace(target, options={**target.options, "rewrite": False})
     if not options:
         return target
     return dataclasses.replace(target, options={**target.options, **options}, forward_export=None)

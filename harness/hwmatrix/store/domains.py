@@ -10,6 +10,8 @@ from hwmatrix.records import vocabulary
 
 _EARLIEST: Final = "2020-01-01"
 """Times before this one are of a machine whose clock is not set."""
+_LARGEST: Final = 1e100
+"""No error or amount is larger: float32 ends at 3e38. Sums and products of such numbers are finite."""
 _COLUMN: Final = re.compile(r"^( +)(\w+)( +)([A-Z][a-z]\w+)\b(.*?)(,?)( *--.*)?$", re.MULTILINE)
 """Matches a column of schema.sql whose type is a domain."""
 
@@ -19,16 +21,21 @@ def _words(kind: type[enum.StrEnum]) -> str:
 
 
 _VALID: Final[dict[str, tuple[str, str]]] = {
-    "Number": ("DOUBLE", "isfinite({0})"),
-    "Amount": ("DOUBLE", "{0} >= 0 AND isfinite({0})"),
+    "Number": ("DOUBLE", f"abs({{0}}) <= {_LARGEST}"),
+    "Amount": ("DOUBLE", f"{{0}} BETWEEN 0 AND {_LARGEST}"),
+    "Mebibytes": ("DOUBLE", "{0} BETWEEN 0 AND 1e12"),
     "Share": ("DOUBLE", "{0} BETWEEN 0 AND 1"),
     "Count": ("INTEGER", "{0} >= 0"),
     "LargeCount": ("BIGINT", "{0} >= 0"),
     "Time": ("TIMESTAMP", f"{{0}} >= '{_EARLIEST}' AND isfinite({{0}})"),
     "Facts": ("JSON", "json_type({0}) = 'OBJECT'"),
+    "Versions": ("JSON", "json_type({0}) = 'OBJECT' AND list_has_all(['VARCHAR'], json_type({0}, '$.*'))"),
     "Texts": ("VARCHAR[]", "list_count({0}) = len({0})"),
     "Counts": ("INTEGER[]", "list_count({0}) = len({0}) AND coalesce(list_min({0}), 0) >= 0"),
-    "Amounts": ("DOUBLE[]", "list_count({0}) = len({0}) AND coalesce(list_min({0}), 0) >= 0 AND isfinite(coalesce(list_max({0}), 0))"),
+    "Amounts": (
+        "DOUBLE[]",
+        f"list_count({{0}}) = len({{0}}) AND coalesce(list_min({{0}}), 0) >= 0 AND coalesce(list_max({{0}}), 0) <= {_LARGEST}",
+    ),
     "Preparations": ("VARCHAR[]", f"list_count({{0}}) = len({{0}}) AND list_has_all([{_words(vocabulary.Preparation)}], {{0}})"),
 } | {
     name: ("VARCHAR", f"{{0}} IN ({_words(kind)})")

@@ -53,8 +53,8 @@ CREATE TABLE shards (
     finished_at    Time,             -- NULL: the run was interrupted
     host           VARCHAR NOT NULL, -- a hash of the machine's identity, so that machines are not mixed
     interpreter    VARCHAR NOT NULL,
-    versions       Facts NOT NULL,   -- the versions of the packages that matter for this target
-    packages       Facts NOT NULL,   -- the versions of all installed packages
+    versions       Versions NOT NULL, -- the versions of the packages that matter for this target
+    packages       Versions NOT NULL, -- the versions of all installed packages
     canary_ok      BOOLEAN,          -- NULL: interrupted before they ended, or nothing ran on the target
     canary_detail  VARCHAR,
     warm_up_ms     Amount,           -- import of the frameworks, once per shard

@@ -145,7 +145,17 @@ def test_more_losses_are_never_better_and_more_gains_never_worse(count: int, los
 
 @pytest.mark.parametrize(
     ("lost", "gained", "count", "as_well"),
-    [(0, 0, 64, True), (1, 0, 64, None), (4, 0, 64, None), (5, 0, 64, False), (8, 8, 64, None), (4, 0, 8, None), (8, 0, 8, False)],
+    [
+        (0, 0, 64, True),
+        (1, 0, 64, None),
+        (4, 0, 64, None),
+        (5, 0, 64, False),
+        (8, 8, 64, None),
+        (4, 0, 8, None),
+        (8, 0, 8, False),
+        (410, 5, 4096, False),
+        (8, 0, 4096, True),
+    ],
 )
 def test_as_well_as_the_reference_is_shown_by_pairs(lost: int, gained: int, count: int, *, as_well: bool | None) -> None:
     assert paired.as_well(lost=lost, gained=gained, count=count) is as_well

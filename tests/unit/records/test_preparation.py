@@ -11,6 +11,7 @@ import pytest
 from factory_rows import Database
 
 import hwmatrix
+from hwmatrix.errors import UnsupportedError
 from hwmatrix.records import Preparation, Prepared
 from hwmatrix.records.backends import descriptors
 from hwmatrix.records.vocabulary import exported_by
@@ -47,9 +48,11 @@ def test_what_passes_only_as_changed_is_low(tmp_path: Path, step: Preparation) -
     assert (level == "Low") == step.changes_model
 
 
-def test_changes_are_named_and_without_one_the_model_is_as_it_was() -> None:
+def test_changes_are_named_and_none_is_an_error() -> None:
     found = DONE.rewritten({"conv3d", "Squeeze"}, Preparation.RAISED_MASKS)
     assert found.replaced == ("Squeeze", "conv3d")
     assert found.preparation == (Preparation.TORCH_EXPORT, Preparation.REPLACED_OPERATORS, Preparation.RAISED_MASKS)
     assert DONE.rewritten((), Preparation.RENAMED_CONSTANTS).preparation == (Preparation.TORCH_EXPORT, Preparation.RENAMED_CONSTANTS)
-    assert DONE.rewritten(()).preparation == DONE.preparation
+    with pytest.raises(UnsupportedError) as caught:
+        DONE.rewritten(())
+    assert caught.value.error_type == "nothing_to_rewrite"

@@ -552,6 +552,31 @@ def test_hidden_cells_are_reported_with_the_database(run: Path, database: Path, 
     assert caught.value.message.startswith(f"{database}: no report would show these cells: ")
 
 
+@pytest.mark.parametrize(
+    ("later", "canary_ok"),
+    [
+        (Status.UNAVAILABLE, True),
+        (Status.FACTORY_ERROR, True),
+        (Status.INFRA_ERROR, True),
+        (Status.CRASH, False),
+        (Status.PASS, False),
+        (Status.FALLBACK, False),
+    ],
+)
+def test_a_later_execution_without_a_verdict_hides_nothing_and_stops_no_merge(
+    later: Status, *, canary_ok: bool, tmp_path: Path, database: Path
+) -> None:
+    folder = make.run_folder(tmp_path / "runs", PLAN)
+    make.write_shard(folder / "shards", PLAN, "cpu", "aaaaaaaaaaaa")
+    outcome = {} if later is Status.PASS else dict(make.failure(later))
+    again = make.result(PLAN.cells[0], **outcome, started_at="2026-01-02T04:00:00.000000")
+    make.write_shard(folder / "shards", PLAN, "cpu", "bbbbbbbbbbbb", results=[again], canary_ok=canary_ok)
+    assert len(merge([folder], database).merged) == 2
+    with duckdb.connect(str(database), read_only=True) as connection:
+        found = connection.execute("SELECT status FROM matrix WHERE cell_key = $key", {"key": PLAN.cells[0].key}).fetchall()
+    assert found == [("fallback" if later is Status.FALLBACK else "pass",)]
+
+
 def test_cells_withdrawn_from_several_shards_of_a_run_are_reported(tmp_path: Path, database: Path) -> None:
     folder = make.run_folder(tmp_path / "runs", PLAN)
     gone = {"gpt2/tiny/cpu", "bert/tiny/openvino"}

@@ -15,6 +15,7 @@ from hwmatrix.basics.files import sha256_of, write_atomically
 from hwmatrix.records import Classification, Detection, Family, OperatorResult, Status, vocabulary
 from hwmatrix.report.markdown import matrix_md
 from hwmatrix.report.rows import read
+from hwmatrix.report.write import rendered
 from hwmatrix.store.domains import with_types
 from hwmatrix.store.merge import COPIED, merge
 from hwmatrix.store.shard import ShardWriter
@@ -27,26 +28,30 @@ PLAN = make.plan()
 OWN, OTHER, GOOD = "aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc"
 WHEN = "2026-01-02T03:04:05.000000"
 INVALID = {
-    "Number": ("'NaN'", "'inf'"),
-    "Amount": ("-0.5", "'NaN'", "'inf'"),
+    "Number": ("'NaN'", "'inf'", "-1e308"),
+    "Amount": ("-0.5", "'NaN'", "'inf'", "1e308"),
+    "Mebibytes": ("-1", "1e13"),
     "Share": ("1.5", "-0.5", "'NaN'"),
     "Count": ("-1",),
     "LargeCount": ("-1",),
     "Time": ("TIMESTAMP '0001-01-01'", "TIMESTAMP 'infinity'"),
     "Facts": ("'[1]'", "'null'", "'1'"),
+    "Versions": ("'[1]'", """'{"torch": 3}'""", """'{"torch": null}'""", """'{"torch": {"a": "1"}}'"""),
     "Texts": ("['a', NULL]",),
     "Counts": ("[1, -1]", "[1, NULL]"),
-    "Amounts": ("[1, -1]", "[1, NULL]", "['NaN'::DOUBLE]", "['inf'::DOUBLE]"),
+    "Amounts": ("[1, -1]", "[1, NULL]", "['NaN'::DOUBLE]", "['inf'::DOUBLE]", "[1e308]"),
 }
 """Values that a column of a domain must not have. Other domains are closed lists."""
 VALID = {
     "Number": ("-1.5", "0"),
-    "Amount": ("0", "1e300"),
+    "Amount": ("0", "1e99"),
+    "Mebibytes": ("0", "1e12"),
     "Share": ("0", "1"),
     "Count": ("0",),
     "LargeCount": ("9000000000",),
     "Time": (f"TIMESTAMP '{WHEN}'",),
     "Facts": ("'{}'", """'{"a": [1]}'"""),
+    "Versions": ("'{}'", """'{"torch": "2.13.0", "a.b": ""}'"""),
     "Texts": ("[]", "['a']"),
     "Counts": ("[]", "[0, 1]"),
     "Amounts": ("[]", "[0, 1.5]"),
@@ -160,6 +165,7 @@ REJECTED = FOREIGN | {
     "the far future": value("cells", "started_at", "TIMESTAMP '2999-01-01'"),
     "hardware of the future": value("detections", "detected_at", "TIMESTAMP '2999-01-01'"),
     "versions in a list": value("shards", "versions", "'[1]'::JSON"),
+    "versions that are no texts": value("shards", "versions", """'{"torch": {"a": [1, null]}, "x": null}'::JSON"""),
     "a text as a number": value("cells", "batch", "'one'"),
     "a number as a text": value("cells", "message", "1"),
     "floats as whole numbers": value("samples", "wall_ns", "wall_ns::FLOAT"),
@@ -170,8 +176,15 @@ REJECTED = FOREIGN | {
 HARMLESS = {
     "long text": value("cells", "message", "repeat('x', 100000)"),
     "hostile text": value("cells", "method", "concat(chr(27), '[2J<script>|`', chr(8238))"),
-    "nested facts": value("shards", "versions", """'{"torch": {"a": [1, null]}, "x": null}'::JSON"""),
+    "nested facts": value("detections", "features", """'{"cores": {"a": [1, null]}, "x": null}'::JSON"""),
 }
+EXTREMES = {
+    "DOUBLE": ("0", "1e12", "1e99"),
+    "INTEGER": ("0", "2147483647"),
+    "BIGINT": ("0", "9223372036854775807"),
+    "DOUBLE[]": ("[0, 1e99]",),
+}
+"""Valid values of SQL types that a report might not be ready for."""
 
 
 def content(path: Path, shard_ids: tuple[str, ...]) -> dict[str, list[Any]]:
@@ -202,6 +215,23 @@ def test_a_changed_shard_is_rejected_or_harmless(template: Path, tmp_path: Path)
     rows = read(database)
     assert {cell.target: cell.status for cell in rows.cells} == {"cpu": Status.PASS, "openvino": Status.PASS}
     assert "\x1b" not in matrix_md(rows)
+
+
+@pytest.mark.parametrize("table", ["cells", "outputs", "stages", "samples", "shards"])
+def test_extreme_numbers_stop_no_report(table: str, template: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(template, tmp_path / template.name)
+    with duckdb.connect(str(template / "shards" / f"cpu-{OWN}.duckdb"), read_only=True) as connection:
+        columns = connection.execute(f"SELECT column_name, column_type FROM (DESCRIBE {table})").fetchall()  # noqa: S608
+    changes = [value(table, name, f"{extreme}::{kind}") for name, kind in columns for extreme in EXTREMES.get(kind, ())]
+    for number, change in enumerate(changes):
+        mutated(template, folder, f"{number:012x}", change)
+        database = tmp_path / "matrix.duckdb"
+        report = merge([folder], database)
+        if not report.rejected:
+            texts, _ = rendered(database, tmp_path / "reports", history=None, beside=False, cache=tmp_path / "cache")
+            assert "Infinity" not in texts["matrix.json"], change
+        for made in (database, *(folder / "shards").glob(f"cpu-{number:012x}*")):
+            made.unlink()
 
 
 @pytest.mark.parametrize("domain", [*INVALID, *(name for name, kind in vars(vocabulary).items() if isinstance(kind, enum.EnumMeta))])

@@ -128,7 +128,7 @@ class CellPage:
 
         Raises:
             BundleError: the exports are missing or damaged.
-            UnsupportedError: the graph cannot be made in the cell's precision.
+            UnsupportedError: the graph cannot be made in the cell's precision, or has nothing to replace.
         """
         self._written = written
         found = read_all(bundle, bundle.path.parent, only=only)

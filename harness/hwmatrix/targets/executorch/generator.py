@@ -107,7 +107,7 @@ def make(bundle: Bundle, *, rewrite: bool) -> Generator:
     Raises:
         FactoryError: the reference's passes are no steps of a graph (``no_generation``).
         UnmakableError: the bundle has nothing to generate (``no_generation``).
-        UnsupportedError: ExecuTorch lacks an operator of the model.
+        UnsupportedError: ExecuTorch lacks an operator of the model, or nothing can be replaced (``nothing_to_rewrite``).
     """
     model = loaded(bundle, attention=None, cache=True)
     samples, still, longest = samples_of(model, bundle, joint=False), still_of(bundle), _longest(bundle)

@@ -101,14 +101,15 @@ def make(
     second error's message includes the first.
 
     Raises:
-        UnsupportedError: ExecuTorch named operators that it does not have, or nothing can be rounded (``nothing_to_quantize``).
+        UnsupportedError: ExecuTorch named operators that it does not have, nothing can be rounded (``nothing_to_quantize``), or nothing can
+            be replaced (``nothing_to_rewrite``).
     """
     ways = {TRANSFORMERS: _by_transformers, TORCH: _by_torch}
     first: Exception | None = None
     for name in (only,) if only is not None else ways:
         try:
             return _made(ways[name], load, inputs, samples, rewrite=rewrite)
-        except (MemoryError, UnsupportedError):  # another export needs just as much memory, or has nothing to round either
+        except (MemoryError, UnsupportedError):  # another export needs just as much memory, or has nothing to round or to replace either
             raise
         except Exception as failure:
             if first is not None:
@@ -135,12 +136,13 @@ def _made(
         model, replaced = load(), set[str]()
         with Replacing(replaced) if rewrite else contextlib.nullcontext():
             exported = way(model, inputs, fixed=fixed)
+        steps: tuple[Preparation, ...] = ()
         if rewrite:
             drop_shifts(exported.program.graph_module, replaced)
-            steps = (Preparation.KEPT_INTEGERS,) if samples else ()
-            exported = dataclasses.replace(exported, prepared=exported.prepared.rewritten(replaced, *steps))
         if samples:
-            exported = _rounded(exported, inputs, samples, rewrite=rewrite)
+            exported, steps = _rounded(exported, inputs, samples, rewrite=rewrite)
+        if rewrite:
+            exported = dataclasses.replace(exported, prepared=exported.prepared.rewritten(replaced, *steps))
         return exported, lower(exported.program, exported.exporter)
 
     fixed = onnx_extents.extents(inputs)
@@ -160,16 +162,18 @@ def _made(
         raise
 
 
-def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors], *, rewrite: bool) -> Exported:
+def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors], *, rewrite: bool) -> tuple[Exported, tuple[Preparation, ...]]:
     """Quantize the traced model as PyTorch documents it for XNNPACK (PT2E): observed with the samples, then converted and traced again.
 
-    ``rewrite``: the quantizer leaves integers alone, and the numbers that are added to them. By itself it takes some for activations, and
-    makes float32 of the others, with which no table can be read (ExecuTorch 1.5).
+    ``rewrite``: the quantizer leaves integers alone, and the numbers that are added to them; if there are any, that is the second result.
+    By itself it takes some for activations, and makes float32 of the others, with which no table can be read (ExecuTorch 1.5).
 
     The samples run without the exporter's patches: one replaces ``torch.bucketize``, which the observers call, by 67 million comparisons.
     """
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    kept: list[str] = []
 
     class WithoutIntegers(XNNPACKQuantizer):  # type: ignore[misc]
         def transform_for_annotation(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -181,6 +185,7 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors], *,
                 rounding = node.meta.get("quantization_annotation")
                 if rounding is not None and any(map(_holds_integers, (node, *rounding.input_qspec_map))):
                     del node.meta["quantization_annotation"]
+                    kept.append(node.name)
             return annotated
 
     config = get_symmetric_quantization_config(is_per_channel=True)
@@ -199,7 +204,7 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors], *,
         message = "XNNPACK's quantizer found nothing to round in the graph; float32 works"
         raise UnsupportedError(message, needs=("a linear layer or a convolution",), error_type="nothing_to_quantize")
     prepared = exported.prepared.then(f"quantized by PT2E from {len(samples)} inputs: {count} conversions")
-    return dataclasses.replace(exported, program=program, prepared=prepared)
+    return dataclasses.replace(exported, program=program, prepared=prepared), (Preparation.KEPT_INTEGERS,) if kept else ()
 
 
 def _holds_integers(node: torch.fx.Node) -> bool:

@@ -90,7 +90,11 @@ class OnnxRuntime:
         return f"{name}, {hardware.PROVIDER}"
 
     def load(self, bundle: Bundle) -> int:
-        """Read and verify the exports. Return the model's number of parameters, since graphs also hold constant-folded copies."""
+        """Read and verify the exports. Return the model's number of parameters, since graphs also hold constant-folded copies.
+
+        Raises:
+            UnsupportedError: operators are to be replaced, and no export has any (``nothing_to_rewrite``).
+        """
         found = read_all(bundle, bundle.path.parent, only=self._export)
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
         if self._rewrite:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import onnx_ir
 
+from hwmatrix.errors import UnsupportedError
 from hwmatrix.models.onnx_exporters import save
 from hwmatrix.records import Preparation
 from hwmatrix.targets.onnx.generator import with_graphs
@@ -71,20 +72,35 @@ CONSTANTS: Final[dict[Preparation, Change]] = {Preparation.RENAMED_CONSTANTS: re
 def rewritten(
     exports: Sequence[OnnxExport], folder: Path, *, operators: Mapping[str, Change] = OPERATORS, constants: Mapping[Preparation, Change]
 ) -> tuple[OnnxExport, ...]:
-    """Write copies of the exports' graphs with all these changes into a folder."""
+    """Write copies of the exports' graphs with all these changes into a folder. Exports without anything to change are left out.
+
+    Raises:
+        UnsupportedError: no export has anything to change (``nothing_to_rewrite``).
+    """
     made: list[OnnxExport] = []
+    unchanged: UnsupportedError | None = None
     for export in exports:
         path = folder / f"{export.exporter}-rewritten.onnx"
         model = onnx_ir.load(export.path)
         replaced = {name for name, replace in operators.items() if replace(model)}
-        prepared = export.prepared.rewritten(replaced, *(step for step, change in constants.items() if change(model)))
+        try:
+            prepared = export.prepared.rewritten(replaced, *(step for step, change in constants.items() if change(model)))
+        except UnsupportedError as error:
+            unchanged = error
+            continue
         save(model, path)
         made.append(dataclasses.replace(export, path=path, changed=prepared))
+    if unchanged is not None and not made:
+        raise unchanged
     return tuple(made)
 
 
 def rewritten_generation(export: GenerationExport, folder: Path) -> GenerationExport:
-    """As :func:`rewritten`, for the graphs that generate."""
+    """As :func:`rewritten`, for the graphs that generate.
+
+    Raises:
+        UnsupportedError: they have nothing to change (``nothing_to_rewrite``).
+    """
     replaced: set[str] = set()
 
     def copy_of(path: Path) -> Path:

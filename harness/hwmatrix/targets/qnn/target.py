@@ -115,7 +115,11 @@ class Qnn:
         return f"{name}, soc_model {self._soc_model}"
 
     def load(self, bundle: Bundle) -> int:
-        """Read and verify the exports. Return the model's number of parameters, since graphs also hold constant-folded copies."""
+        """Read and verify the exports. Return the model's number of parameters, since graphs also hold constant-folded copies.
+
+        Raises:
+            UnsupportedError: operators are to be replaced, and no export has any (``nothing_to_rewrite``).
+        """
         found = read_all(bundle, bundle.path.parent, only=self._export)
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
         self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
