@@ -156,10 +156,10 @@ def by_prior(hardware: Backend, family: Family | None) -> Compatibility:
 
 
 def tally(records: Sequence[Evidence]) -> Tally:
-    """The results of the models of these records, each counted once, at its best level."""
-    by_model: dict[tuple[str, str | None], list[Evidence]] = collections.defaultdict(list)
+    """The results of the models of these records, each counted once by its name, at its best level."""
+    by_model: dict[str, list[Evidence]] = collections.defaultdict(list)
     for record in records:
-        by_model[record.model, record.hub_id].append(record)
+        by_model[record.model].append(record)
     counts = collections.Counter(level for own in by_model.values() if (level := _best(decisive(own)).level) is not None)
     return Tally(levels={level: counts[level] for level in LEVELS if counts[level]})
 

@@ -70,7 +70,7 @@ class Blocker:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailureGroup:
-    """Failures with one blocker. ``target`` and ``isolation`` are None for models that could not be made, which fails everywhere.
+    """Failures with one blocker. ``target`` and ``isolation`` are None for models that could not be made, and so were executed nowhere.
 
     ``failures`` are in the order of matrix.yaml; ``smallest`` is the one whose model has the fewest parameters (unknown: last), and
     ``at`` is the line where its error was raised, if known. ``sites`` are the lines of all errors.
@@ -114,7 +114,13 @@ class FailureGroup:
 @functools.lru_cache(maxsize=1)
 def groups_of(rows: ReportRows) -> tuple[FailureGroup, ...]:
     """The groups of all failures of a run, cached for several reports."""
-    return failure_groups(failures(rows), tuple(dict.fromkeys((cell.target, cell.column_isolation) for cell in rows.cells)))
+    executed = {cell.model for cell in rows.cells if cell.level is not None}
+    found = [
+        failure
+        for failure in failures(rows)
+        if failure.cell is None or failure.cell.status is not Status.FACTORY_ERROR or failure.cell.model not in executed
+    ]
+    return failure_groups(found, tuple(dict.fromkeys((cell.target, cell.column_isolation) for cell in rows.cells)))
 
 
 def failure_groups(found: Iterable[Failure], places: Sequence[tuple[str, Isolation]] = ()) -> tuple[FailureGroup, ...]:

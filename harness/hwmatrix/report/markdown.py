@@ -166,8 +166,9 @@ def ran_of(rows: ReportRows) -> tuple[Ran, ...]:
     alike: dict[str, list[Machine]] = {}
     for machine in machines_of(rows):
         target = machine.target
-        same = [target.name, target.isolation, target.execution, machine.ran_on, target.versions, target.unavailable, target.canary_ok]
-        same += [target.shard_id is None, target.finished_at is None]
+        where = target.unavailable if target.shard_id is None else machine.ran_on
+        unfinished = target.canary_ok is None and target.finished_at is None
+        same = [target.name, target.isolation, target.execution, where, target.versions, target.canary_ok, unfinished]
         alike.setdefault(json.dumps(same, sort_keys=True), []).append(machine)
     return tuple(
         Ran(machine=same[0], images=len({each.target.image_digest for each in same}), shards=sum(each.shards for each in same))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,13 +77,13 @@ def tradeoffs_of(rows: ReportRows) -> tuple[Tradeoff, ...]:
     return tuple(_tradeoff(found, by_position, title) for found, title in zip(groups, _titles(firsts), strict=True))
 
 
-def left_out(found: Iterable[Tradeoff]) -> dict[str, tuple[str, ...]]:
-    """The targets and precisions that passed and could not be compared, by the reason."""
-    names: dict[str, dict[str, None]] = {}
+def left_out(found: Iterable[Tradeoff]) -> dict[str, dict[str, int]]:
+    """By the reason, how many cells of which targets and precisions passed and could not be compared."""
+    names: dict[str, Counter[str]] = {}
     for tradeoff in found:
         for cell, reason in tradeoff.left_out:
-            names.setdefault(reason, {})[short_name(cell)] = None
-    return {reason: tuple(sorted(each)) for reason, each in names.items()}
+            names.setdefault(reason, Counter())[short_name(cell)] += 1
+    return {reason: dict(sorted(counts.items())) for reason, counts in names.items()}
 
 
 def precision(cell: CellRow) -> str:

@@ -150,6 +150,11 @@ def test_a_model_counts_once_with_its_best_level() -> None:
     assert tally(records) == Tally(levels={Level.HIGH: 1, Level.NONE: 1})
 
 
+def test_sizes_of_a_model_with_and_without_a_hub_id_count_once() -> None:
+    records = [evidence("albert", "cpu", hub_id="albert/albert-base-v2"), evidence("albert", "cpu", size=Size.TINY)]
+    assert tally(records) == Tally(levels={Level.HIGH: 1})
+
+
 @pytest.mark.parametrize(
     ("family", "hardware", "compatible", "level"),
     [

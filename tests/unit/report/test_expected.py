@@ -99,6 +99,16 @@ def test_hardware_without_a_cpu_comparison_can_be_high(tmp_path: Path) -> None:
     assert (alone.level, alone.verdict) == (Level.HIGH, Verdict.AGREES)
 
 
+def test_sizes_of_a_model_with_and_without_a_hub_id_count_once(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s", "openvino")
+        database.cell(database.plan("albert", "openvino"), "s", wall=steady(1.0))
+        full = database.plan("albert", "openvino", size="full", hub_id="albert/albert-base-v2", cell_key="full")
+        database.cell(full, "s", wall=steady(9.0))
+    assert only(read(tmp_path / "m.duckdb"), "openvino").models == 1
+
+
 def test_software_and_hardware_are_separate_rows(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()

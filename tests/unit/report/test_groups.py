@@ -87,6 +87,20 @@ def test_unbuildable_models_count_once_and_against_no_target(rows: ReportRows) -
     assert all(each.blocker.error_type != "build_failed" for groups in blocked_of(groups_of(rows)).values() for each in groups)
 
 
+def test_a_model_that_was_executed_elsewhere_was_made(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        for target in ("cpu", "cuda"):
+            database.shard(target, target)
+        database.cell(database.plan("sd", "cpu"), "cpu")
+        database.plan("jev", "mps", unavailable="no Mac")
+        for model in ("sd", "jev"):
+            database.cell(database.plan(model, "cuda"), "cuda", **unmeasured("factory_error"))
+    found = read(tmp_path / "m.duckdb")
+    (group,) = groups_of(found)
+    assert (group.scope, group.models, totals_of(found).inputs.unmade) == (Scope.FACTORY, ("jev",), 1)
+
+
 def test_every_failing_status_has_a_scope_and_other_cells_no_group(tmp_path: Path) -> None:
     found = groups_of(read(example(tmp_path / "m.duckdb")))
     scopes = {cell.status.value: group.scope.value for group in found for cell in group.cells}

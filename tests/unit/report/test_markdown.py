@@ -151,6 +151,17 @@ def test_equal_shards_of_a_target_are_one_row(tmp_path: Path) -> None:
     assert summary_md(rows).count("✅ cpu") == 1
 
 
+def test_shards_that_differ_in_nothing_that_is_shown_are_one_row(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        for number, finished in enumerate((BEGIN, None)):
+            database.shard(f"s{number}", "cpu", finished_at=finished)
+            database.detection(f"s{number}")
+        database.cell(database.plan("bert", "cpu"), "s0", wall=steady(2.0))
+    (row,) = table(summary_md(read(tmp_path / "m.duckdb")), "Hardware")[1:]
+    assert row[-1] == "✅ passed in 2 shards"
+
+
 def test_what_differs_between_machines_is_listed_once_with_its_targets(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:

@@ -12,7 +12,7 @@ from hwmatrix.report.markdown import summary_md
 from hwmatrix.report.page_data import page_data
 from hwmatrix.report.page_rows import read_page_rows
 from hwmatrix.report.rows import read
-from hwmatrix.report.tradeoffs import short_name, tradeoffs_of
+from hwmatrix.report.tradeoffs import left_out, short_name, tradeoffs_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,6 +130,7 @@ def test_neither_emulation_nor_software_nor_a_missing_measurement_is_compared(tm
         "untimed float32": "no latency",
         "unweighed bfloat16": "no memory and no loss",
     }
+    assert left_out([found, found])["no latency"] == {"untimed float32": 2}
 
 
 def test_the_memory_of_a_device_is_not_compared_with_that_of_a_process(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ def test_the_summary_has_a_row_for_each_cell_that_no_other_beats(tmp_path: Path)
     text = summary_md(rows, {chart.name: chart for chart in charts(rows)})
     assert "| `bert` | cpu (container) | a8w8 | 5.00 | 400 | 3.1e-02 | 98 % | – |" in text
     assert "|  | cpu (container) | float32 | 10.0 | 500 | 0 | – | openvino float32 |" in text
-    assert "Passed, but not compared (emulated): qnn a8w8." in text
+    assert "Cells that passed, but were not compared (emulated): 1 of qnn a8w8." in text
     assert "(plots/tradeoffs.svg)" in text
 
 

@@ -285,7 +285,7 @@ def test_markdown_has_every_type_once_with_its_advice(database: Path) -> None:
     made = reporter(database=database)
     made.collect_database_errors()
     text = made.generate_report()
-    assert "**4 errors**: 1 critical, 1 error, 0 warning, 2 info." in text
+    assert "**4 records**, by severity: 1 critical, 1 error, 0 warning, 2 info." in text
     assert text.count("## Info: `gpu_no_driver` on cuda (2)") == 1
     assert "model `bert`, `vit`" in text
     assert text.index("shard_rejected") < text.index("`mismatch`") < text.index("`gpu_no_driver`")

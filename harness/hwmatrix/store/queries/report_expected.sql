@@ -6,7 +6,7 @@ WITH best AS (
     FROM report_cells
     WHERE workload = 'forward'
     QUALIFY row_number() OVER (
-        PARTITION BY family, backend, execution, model, hub_id
+        PARTITION BY family, backend, execution, model
         ORDER BY level IS NULL, size <> 'full', list_position(['High', 'Medium', 'Low', 'none'], level), p50_ms NULLS LAST, position, cell_key
     ) = 1
 ),
