@@ -93,7 +93,13 @@ def verdicts(side: Side) -> int:
 
 
 def unmatched_expectations(matrix: LoadedMatrix, side: Side) -> tuple[str, ...]:
-    """The expectations of matrix.yaml that cover no planned cell of a run: their lines and models."""
+    """The expectations of matrix.yaml that cover no cell of a run of all its models and targets: their lines and models.
+
+    Empty for a run of a part, which need not cover them.
+    """
+    models, targets = ({getattr(cell, name) for cell in side.cells} for name in ("model", "target"))
+    if not (models.issuperset(matrix.spec.models) and targets.issuperset(matrix.spec.targets)):
+        return ()
     lines = {index: matrix.lines.get(("expect", index)) for index in range(len(matrix.spec.expect))}
     return tuple(
         f"{matrix.path.name}:{lines[index]}: {each.models if isinstance(each.models, str) else ', '.join(each.models)}"

@@ -34,7 +34,8 @@ class ViolationEntry:
 class GateDocument:
     """What ``hwmatrix gate --format json`` prints: of ``cells``, so many have a verdict (``verdicts``).
 
-    ``unmatched_expectations`` are the entries of expect: in matrix.yaml that cover no cell of the run.
+    ``unmatched_expectations`` are the entries of expect: in matrix.yaml that cover no cell of the run, if it is one of all its models
+    and targets.
     """
 
     ok: bool
