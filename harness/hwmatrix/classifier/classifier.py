@@ -25,7 +25,7 @@ from hwmatrix.classifier.answers import (
 )
 from hwmatrix.classifier.cache import ClassificationCache, Question
 from hwmatrix.classifier.pool_config import PoolMember, pool_config
-from hwmatrix.classifier.task_models import Candidate, recommend
+from hwmatrix.classifier.task_models import Candidate, fit_of, recommend
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.knowledge.compatibility import Subject, compatibility_of
@@ -134,8 +134,9 @@ class HardwareAwareModelClassifier:
         """
         overrides = parse_overrides(hw_compat_override)
         subject = self._subject(model_name, model_class, words(tasks or (), "tasks"), words(methods or (), "methods"))
-        profiles = self._profiles(subject, self._detector.detect(), overrides)
-        choice = choose(subject.classification, profiles)
+        measured = self._measured(subject)
+        profiles = self._profiles(subject, self._detector.detect(), measured, overrides)
+        choice = choose(subject.classification, profiles, measured=measured, limits=bool(self._bounds))
         found = subject.classification
         profile = profiles[choice.hardware or BASELINE]
         needs, tier = requirements_answer(profile, model_name), _size_tier(subject, profile)
@@ -180,7 +181,7 @@ class HardwareAwareModelClassifier:
             ConfigError: the name is invalid.
             StoreError: as for :meth:`classify_model`.
         """
-        return [choice_data(each) for each in self._measured(self._subject(model_name), self._bounds or Bounds())]
+        return [choice_data(each) for each in self._measured(self._subject(model_name))]
 
     def recommend_model_for_task(self, task: str, hardware_constraints: Sequence[str] | None = None) -> TaskAnswer:
         """The models of matrix.yaml and of the local database (without both, the packaged ones) for a task, the best first.
@@ -202,7 +203,12 @@ class HardwareAwareModelClassifier:
         names = self._names() or shipped_names()
         machine = self._detector.detect()
         subjects = [self._subject(name) for name in names]
-        candidates = [Candidate(subject=subject, profiles=self._profiles(subject, machine)) for subject in subjects]
+        candidates = [
+            Candidate(subject=subject, profiles=self._profiles(subject, machine, measured), measured=measured)
+            for subject in subjects
+            if fit_of(task, subject.classification) is not None
+            for measured in [self._measured(subject)]
+        ]
         return TaskAnswer(
             task=task,
             hardware_constraints=list(wanted) if hardware_constraints is not None else None,
@@ -223,9 +229,10 @@ class HardwareAwareModelClassifier:
         machine, members = self._detector.detect(), []
         for name in names:
             subject = self._subject(name)
-            profiles = self._profiles(subject, machine)
+            measured = self._measured(subject)
+            profiles = self._profiles(subject, machine, measured)
             installed = [hardware for hardware, profile in profiles.items() if profile.availability.installed]  # a pool is in this process
-            choice = choose(subject.classification, profiles, installed)
+            choice = choose(subject.classification, profiles, installed, measured=measured)
             members.append(PoolMember(model_name=name, profiles=profiles, choice=choice))
         return pool_config(members, lambda hardware: self._torch_device(hardware)[0], self._on_record().answer())
 
@@ -297,7 +304,7 @@ class HardwareAwareModelClassifier:
             self._kept.put(question, found)
         return found
 
-    def _measured(self, subject: Subject, bounds: Bounds) -> tuple[ChoiceEntry, ...]:
+    def _measured(self, subject: Subject) -> tuple[ChoiceEntry, ...]:
         """The measured cells of the model with its usual settings, else those that there are: in full size, if there are any."""
         records = of_model(self._on_record().evidence, subject.plan, subject.model_name)
         plan, full = subject.plan, [record for record in records if record.size is Size.FULL]
@@ -305,12 +312,13 @@ class HardwareAwareModelClassifier:
             record for record in full if plan is not None and (record.batch, record.sequence_length) == (plan.batch, plan.sequence_length)
         ]
         here, wanted = instructions_of(self._detector.detect()), usual or full or records
-        return choices(records, bounds, only=wanted.__contains__, instructions_here=here)
+        return choices(records, self._bounds or Bounds(), only=wanted.__contains__, instructions_here=here)
 
     def _profiles(
         self,
         subject: Subject,
         machine: Mapping[str, Detection],
+        measured: Sequence[ChoiceEntry],
         overrides: Mapping[Backend, Override] | None = None,
     ) -> dict[Backend, HardwareProfile]:
         """The model on every hardware. Its needs, determined on first use, are those of a precision in which it works.
@@ -319,7 +327,6 @@ class HardwareAwareModelClassifier:
         measured; else one that was measured.
         """
         profiles, found = {}, self._on_record()
-        measured = () if self._bounds is None else self._measured(subject, self._bounds)
         for hardware in Backend:
             availability = availability_of(hardware, machine)
             compatibility = compatibility_of(subject, hardware, found.on(hardware))
@@ -331,7 +338,7 @@ class HardwareAwareModelClassifier:
                 model_name=subject.model_name,
                 classification=subject.classification,
                 hardware=hardware.value,
-                dtype=best.dtype if (best := best_on(measured, hardware)) is not None else next(iter(working), usual[0]),
+                dtype=best.dtype if self._bounds and (best := best_on(measured, hardware)) is not None else next(iter(working), usual[0]),
                 available_mb=availability.memory_mb,
                 cache=self._cache(),
                 found=found,
@@ -358,7 +365,10 @@ class HardwareAwareModelClassifier:
         spec, records = self._spec(), self._on_record().own
         listed = list(spec.models) if spec is not None else []
         hub_ids = {model.hub_id for model in spec.models.values()} if spec is not None else set()
-        others = {record.hub_id or record.model for record in records if record.model not in listed and record.hub_id not in hub_ids}
+        names = {record.model: record.hub_id for record in records if record.hub_id}  # some cells of a model lack its hub id
+        others = {
+            names.get(record.model, record.model) for record in records if record.model not in listed and record.hub_id not in hub_ids
+        }
         return listed + sorted(filter(is_name, others))
 
     def _spec(self) -> MatrixSpec | None:

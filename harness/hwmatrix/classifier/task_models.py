@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import functools
 import importlib.resources
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Self, TypedDict
 
 import pydantic
@@ -18,23 +18,23 @@ from hwmatrix.classifier.answers import ReasonAnswer, RefusedModel, TaskModel, r
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.compatibility import LEVELS, Subject
 from hwmatrix.knowledge.evidence import Nearness
+from hwmatrix.knowledge.measured_choice import ChoiceEntry
 from hwmatrix.knowledge.profiles import HardwareProfile
 from hwmatrix.knowledge.recommend import Choice, Reason, absence, choose
 from hwmatrix.models.taxonomy import taxonomy
 from hwmatrix.records import Backend, Basis
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hwmatrix.records import Classification
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A model that could be recommended, and its profile on each hardware."""
+    """A model that could be recommended, its profile on each hardware, and its measured cells, ranked."""
 
     subject: Subject
     profiles: Mapping[Backend, HardwareProfile]
+    measured: Sequence[ChoiceEntry] = ()
 
 
 class Recommended(TypedDict):
@@ -72,11 +72,11 @@ def recommend(task: str, candidates: Sequence[Candidate], only: Sequence[Backend
 
 def _choice(candidate: Candidate, only: Sequence[Backend]) -> tuple[Choice, bool]:
     """The hardware for a model, and whether it is available: one of this system, else the best requested one."""
-    found = candidate.subject.classification
-    here = choose(found, candidate.profiles, only)
+    found, measured = candidate.subject.classification, candidate.measured
+    here = choose(found, candidate.profiles, only, measured=measured)
     if here.hardware is not None or not only:
         return here, True
-    anywhere = choose(found, candidate.profiles, only, absent_too=True)
+    anywhere = choose(found, candidate.profiles, only, measured=measured, absent_too=True)
     return (here, True) if anywhere.hardware is None else (anywhere, False)
 
 

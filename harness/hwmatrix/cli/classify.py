@@ -41,7 +41,7 @@ from hwmatrix.knowledge.measured_choice import Bounds
 from hwmatrix.knowledge.priorities import backend_of
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
-from hwmatrix.records import Size
+from hwmatrix.records import Basis, Size
 from hwmatrix.runner.survey import classifications
 
 if TYPE_CHECKING:
@@ -353,7 +353,10 @@ def _kind(answer: ModelAnswer) -> str:
 def _needs(needs: RequirementsAnswer) -> str:
     if needs["min_memory_mb"] is None:
         return f"not known: {needs['note']}"
-    return f"{_amounts(needs)} ({needs['basis']})"
+    if needs["basis"] != Basis.MEASURED:
+        return f"{_amounts(needs)} ({needs['basis']})"
+    by_its_size = _amounts({**needs, "min_memory_mb": None})
+    return f"{needs['min_memory_mb']:.0f} MiB (measured, {needs['dtype']}); estimated: {by_its_size}"
 
 
 def _memory(needs: RequirementsAnswer) -> str:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from hwmatrix.records import Backend, ModelPlan
 
 _STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="null")
-_WHOLE: Final = 100.0
-"""Milliseconds from which no decimals are shown."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -208,14 +206,11 @@ def _measured(record: Evidence, records: Sequence[Evidence], bounds: Bounds) -> 
     elif record.p50_ms is None:
         against.append("latency not measured")
     elif bounds.latency_ms is not None and (latency is None or latency > bounds.latency_ms):
-        against.append("time per token not measured" if latency is None else f"{_ms(latency)} exceed {bounds.latency_ms:g}")
-    for amount, limit, name, unit in ((memory, bounds.memory_mb, "memory", " MiB"), (loss, bounds.loss, "loss", "")):
-        if limit is None:
-            continue
-        if amount is None:
-            against.append(f"{name} not measured")
-        elif amount > limit:
-            against.append(f"{amount:,.0f}{unit} exceed {limit:,.0f}" if unit else f"a loss of {amount:.2g} exceeds {limit:g}")
+        against.append("time per token not measured" if latency is None else f"more than {bounds.latency_ms:g} ms")
+    if bounds.memory_mb is not None and (memory is None or memory > bounds.memory_mb):
+        against.append("memory not measured" if memory is None else f"more than {bounds.memory_mb:,.0f} MiB")
+    if bounds.loss is not None and (loss is None or loss > bounds.loss):
+        against.append("loss not measured" if loss is None else f"a loss above {bounds.loss:g}")
     return MeasuredCell(
         target=record.target,
         hardware=record.backend.value,
@@ -267,14 +262,10 @@ def _ranked(cells: Sequence[tuple[Evidence, MeasuredCell]]) -> list[tuple[Eviden
     if possible:
         highest = _high(possible[0][0])
         tied = [each for each in possible if _low(each[0]) <= highest]
-        best = min(tied, key=lambda each: (_known(each[1].loss), _known(each[1].memory_mb)))
+        best = min(tied, key=lambda each: (_known(each[1].loss), _known(each[1].memory_mb), each[1].target))
         possible = [best, *(each for each in possible if each is not best)]
     others = [each for each in timed if each[1].against]
     return [*possible, *others, *(each for each in cells if each[1].p50_ms is None)]
-
-
-def _ms(latency: float) -> str:
-    return f"{latency:,.0f} ms" if latency >= _WHOLE else f"{latency:.3g} ms"
 
 
 def _known(amount: float | None) -> float:

@@ -1,5 +1,7 @@
 """Which hardware to run a model on here: measurements first, then requirements, then expectations.
 
+Of hardware that was measured with the model in one table (``measured_choice``), the best of that table is recommended.
+
 The cpu is the baseline. A measurement on the cpu says nothing against hardware that was not tried, so the cpu is recommended
 before other hardware only if that is slower, absent, too small, or without evidence that the model works on it.
 """
@@ -10,14 +12,16 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.knowledge.evidence import Nearness
+from hwmatrix.knowledge.measured_choice import best_on
 from hwmatrix.knowledge.priorities import priority_for
 from hwmatrix.knowledge.profiles import OVERRIDE
-from hwmatrix.records import Backend, Basis, Execution
+from hwmatrix.records import Backend, Basis, Execution, Size
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hwmatrix.knowledge.measured_choice import ChoiceEntry, MeasuredCell
     from hwmatrix.knowledge.profiles import HardwareProfile
     from hwmatrix.records import Classification
 
@@ -53,7 +57,13 @@ class Choice:
 
 
 def choose(
-    classification: Classification, profiles: Mapping[Backend, HardwareProfile], only: Sequence[Backend] = (), *, absent_too: bool = False
+    classification: Classification,
+    profiles: Mapping[Backend, HardwareProfile],
+    only: Sequence[Backend] = (),
+    *,
+    measured: Sequence[ChoiceEntry] = (),
+    limits: bool = False,
+    absent_too: bool = False,
 ) -> Choice:
     """The best hardware for a model among those that are here and large enough for it.
 
@@ -61,12 +71,15 @@ def choose(
         classification: what the model is; it decides the order of hardware that was not measured.
         profiles: the model on each hardware.
         only: consider only these.
+        measured: the model's measured cells, as ``measured_choice.choices`` ranks them.
+        limits: consider only hardware with a measured cell within the limits that ``measured`` was ranked with.
         absent_too: also recommend hardware that is not on this system (for a question about another one).
     """
     priority = [Backend(hardware) for hardware in priority_for(classification)]
     considered = [profile for hardware, profile in profiles.items() if not only or hardware in only]
+    if limits:
+        considered = [profile for profile in considered if best_on(measured, profile.hardware) is not None]
     ranked = sorted((each for each in considered if each.compatible is not False), key=lambda profile: _rank(profile, priority))
-    order = tuple(profile.hardware for profile in ranked)
     best, skipped = None, []
     for profile in ranked:  # requirements are determined lazily, only for hardware that comes into question
         obstacle = _obstacle(profile, absent_too=absent_too)
@@ -76,12 +89,50 @@ def choose(
         skipped.append(obstacle)
     refused = [Reason(basis=each.basis, text=f"{each.hardware.value}: {each.reason()}") for each in considered if each.compatible is False]
     if best is None:
-        nothing = Reason(basis=Basis.NONE.value, text="no hardware can be recommended" + (" among those asked for" if only else " here"))
+        where = (" among those asked for" if only else " here") + (" within the limits" if limits else "")
+        nothing = Reason(basis=Basis.NONE.value, text=f"no hardware can be recommended{where}")
+        order = tuple(profile.hardware for profile in ranked)
         return Choice(hardware=None, basis=Basis.NONE.value, nearness=None, reasons=(nothing, *skipped, *refused), order=order)
-    untried = [] if absent_too else _untried(best, ranked[ranked.index(best) + 1 :], priority)
-    reasons = (Reason(basis=best.basis, text=f"{best.hardware.value}: {best.reason()}"), *_memory(best), *skipped, *untried)
-    nearness = best.compatibility.nearness if best.override is None else None
-    return Choice(hardware=best.hardware, basis=stands_on(best), nearness=nearness, reasons=reasons, order=order)
+    behind = ranked[ranked.index(best) + 1 :]
+    best, fastest = _fastest(best, [each for each in behind if _obstacle(each, absent_too=absent_too) is None], measured, limits=limits)
+    untried = [] if absent_too else _untried(best, behind, priority)
+    rule = fastest or Reason(basis=best.basis, text=f"{best.hardware.value}: {best.reason()}; {_rule(best, priority)}")
+    return Choice(
+        hardware=best.hardware,
+        basis=stands_on(best),
+        nearness=best.compatibility.nearness if best.override is None else None,
+        reasons=(rule, *_memory(best), *skipped, *untried),
+        order=(best.hardware, *(profile.hardware for profile in ranked if profile is not best)),
+    )
+
+
+def _fastest(
+    best: HardwareProfile, others: Sequence[HardwareProfile], measured: Sequence[ChoiceEntry], *, limits: bool
+) -> tuple[HardwareProfile, Reason | None]:
+    """The best usable hardware of the first table that compares ``best`` with others, with that rule; ``best`` and None if none does."""
+    usable = {profile.hardware.value: profile for profile in (best, *others) if profile.override is None}
+    for table in measured:
+        cells = [cell for cell in table.cells if cell.hardware in usable and not cell.against and (limits or table.size is Size.FULL)]
+        hardware = {cell.hardware for cell in cells}
+        if best.hardware in hardware and (limits or len(hardware) > 1):
+            return usable[cells[0].hardware], Reason(basis=Basis.MEASURED.value, text=_as_the_best(cells[0], table))
+    return best, None
+
+
+def _as_the_best(cell: MeasuredCell, table: ChoiceEntry) -> str:
+    speed = f"{cell.tokens_s:.3g} tokens/s" if cell.tokens_s else f"{cell.p50_ms:.3g} ms"
+    settings = f"{table.size.value}, {cell.name}, batch {table.batch}, run {cell.run_id}"
+    times = f", {cell.speed_up:.2g} times as fast as cpu in float32" if cell.speed_up else ""
+    rule, host = table.rule.partition(";")[0], (table.host or "unknown")[:6]
+    return f"{cell.hardware}: measured: pass ({settings}): {speed}{times}, {rule} of the hardware here, compared on machine {host}"
+
+
+def _rule(profile: HardwareProfile, priority: Sequence[Backend]) -> str:
+    """By which rule it is recommended, if not as the best of a table."""
+    if _group(profile, priority) == _FASTER:
+        return "faster than cpu, as measured"
+    order = ", ".join(hardware.value for hardware in priority)
+    return f"the first that can be used here in the order of such models: {order}"
 
 
 def absence(profile: HardwareProfile) -> Reason:

@@ -77,6 +77,8 @@ def database(project: Path) -> Path:
         filled.cell(filled.plan("bert", "openvino", **bert), "s-openvino", wall=steady(50.0))
         filled.cell(filled.plan("vit", "openvino", **vit), "s-openvino", wall=steady(25.0))
         filled.cell(filled.plan("vit", "onnxruntime", **vit), "s-onnxruntime", **unmeasured("mismatch"))
+        tiny = filled.plan("vit", "cpu", family="vision", architecture="vit", cell_key="tiny")  # the same model, without its hub id
+        filled.cell(tiny, "s-cpu", wall=steady(1.0))
         elsewhere = filled.plan("/somebody's/vit", "cpu", family="vision", architecture="vit", size="full")
         filled.cell(elsewhere, "s-cpu", wall=steady(100.0))  # by its path, so it cannot be recommended
     return path

@@ -102,9 +102,11 @@ def test_the_best_measured_cell_under_limits(capsys: pytest.CaptureFixture[str],
     asked = ("--model", "bert-base-uncased", "--hw", "cpu", "--database", str(path))
     (answer,) = printed_json(capsys, *asked, "--memory", "800", "--max-loss", "0.02")
     assert answer["measured"][0]["best"]["dtype"] == answer["hardware_profile"]["cpu"]["dtype"] == "bfloat16"
+    assert answer["recommended_hardware"] == "cpu"
     (strict,) = printed_json(capsys, *asked, "--memory", "800", "--max-loss", "0.01")
     assert strict["measured"][0]["best"] is None
-    assert "a loss of 0.018 exceeds 0.01" in " ".join(printed(capsys, *asked, "--max-loss", "0.01").split())
+    assert strict["recommended_hardware"] is None, "nothing is within the limits"
+    assert "a loss above 0.01" in " ".join(printed(capsys, *asked, "--max-loss", "0.01").split())
     (other,) = printed_json(capsys, "--model", "bert-base-uncased", "--hw", "cuda", "--database", str(path))
     assert other["measured"] == []
 

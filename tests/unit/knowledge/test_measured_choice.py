@@ -57,11 +57,11 @@ def test_the_best_is_the_fastest_within_all_limits(limits: dict[str, float], bes
 def test_the_reasons_name_every_limit_that_a_cell_exceeds() -> None:
     (found,) = choices(CELLS, Bounds(memory_mb=350, loss=0.01, latency_ms=3.5))
     assert {(each.target, each.name): each.against for each in found.cells} == {
-        ("openvino", "bfloat16"): ("700 MiB exceed 350", "a loss of 0.016 exceeds 0.01"),
-        ("cpu", "bfloat16"): ("4 ms exceed 3.5", "400 MiB exceed 350", "a loss of 0.018 exceeds 0.01"),
-        ("openvino", "float32"): ("5 ms exceed 3.5", "900 MiB exceed 350"),
-        ("onnxruntime", "float32"): ("8 ms exceed 3.5",),
-        ("cpu", "float32"): ("10 ms exceed 3.5", "500 MiB exceed 350"),
+        ("openvino", "bfloat16"): ("more than 350 MiB", "a loss above 0.01"),
+        ("cpu", "bfloat16"): ("more than 3.5 ms", "more than 350 MiB", "a loss above 0.01"),
+        ("openvino", "float32"): ("more than 3.5 ms", "more than 350 MiB"),
+        ("onnxruntime", "float32"): ("more than 3.5 ms",),
+        ("cpu", "float32"): ("more than 3.5 ms", "more than 350 MiB"),
     }
 
 

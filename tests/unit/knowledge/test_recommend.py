@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from factory_advice import detections, evidence, failed, fast, profiles, subject
 
+from hwmatrix.knowledge.measured_choice import Bounds, choices, of_model
 from hwmatrix.knowledge.profiles import parse_overrides
 from hwmatrix.knowledge.recommend import choose
-from hwmatrix.records import Backend, Execution, Family, Level, Size, Status
+from hwmatrix.records import Backend, Dtype, Execution, Family, Level, Size, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,10 +23,22 @@ BERT, VIT = subject("bert"), subject("vit", Family.VISION)
 CPU = evidence("bert", "cpu", speed_up=1.0)
 
 
+TABLE = (
+    evidence("bert", "cpu", p50_ms=389.0, peak_mb=793.0),
+    evidence("bert", "cpu", dtype=Dtype.BFLOAT16, p50_ms=90.6, peak_mb=968.0, relative_error=0.018),
+    evidence("bert", "openvino", p50_ms=317.0, peak_mb=1326.0),
+    evidence("bert", "openvino", dtype=Dtype.DEFAULT, p50_ms=67.2, peak_mb=1131.0, relative_error=0.016),
+    evidence("bert", "onnxruntime", p50_ms=339.0, peak_mb=701.0),
+)
+"""Measured on one machine; in float32 no target differs from cpu."""
+
+
 def chosen(asked: Subject, records: Iterable[Evidence], *here: str, only: tuple[Backend, ...] = (), **changes: Any) -> Choice:
-    absent_too = changes.pop("absent_too", False)
+    absent_too, bounds, records = changes.pop("absent_too", False), changes.pop("bounds", None), tuple(records)
     machine = detections(*here, memory_mb=changes.pop("host_mb", 16_000))
-    return choose(asked.classification, profiles(asked, records, machine, **changes), only, absent_too=absent_too)
+    found = profiles(asked, records, machine, **changes)
+    measured = choices(of_model(records, asked.plan, asked.model_name), bounds or Bounds())
+    return choose(asked.classification, found, only, measured=measured, limits=bounds is not None, absent_too=absent_too)
 
 
 def texts(choice: Choice) -> str:
@@ -40,6 +53,29 @@ def test_the_fastest_measured_hardware_comes_first() -> None:
     assert "estimated: memory: the model needs 1000 MiB, 16000 MiB are left" in texts(found)
     assert found.order[:2] == (Backend.OPENVINO, Backend.ONNXRUNTIME)
     assert chosen(BERT, records).hardware is Backend.OPENVINO, "hwmatrix matrix brings it"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "hardware"),
+    [
+        (None, Backend.OPENVINO),
+        (Bounds(memory_mb=1200, loss=0.02, latency_ms=100), Backend.OPENVINO),
+        (Bounds(memory_mb=1000, latency_ms=100), Backend.CPU),
+        (Bounds(memory_mb=750), Backend.ONNXRUNTIME),
+        (Bounds(loss=0.01, latency_ms=100), None),
+    ],
+)
+def test_the_recommendation_is_the_best_of_the_table_within_the_limits(bounds: Bounds | None, hardware: Backend | None) -> None:
+    (table,) = choices(TABLE, bounds or Bounds())
+    found = chosen(BERT, TABLE, "openvino", "onnxruntime", bounds=bounds)
+    assert found.hardware == hardware == (table.best.hardware if table.best else None)
+    assert hardware is None or found.order[0] is hardware
+
+
+def test_times_of_different_machines_are_not_compared() -> None:
+    elsewhere = evidence("bert", "cuda", p50_ms=500.0, host="beef", device_peak_mb=257.0)
+    assert chosen(BERT, [*TABLE, elsewhere], "openvino", "cuda").hardware is Backend.CUDA, "the priority order decides"
+    assert chosen(BERT, [*TABLE, elsewhere], "openvino", "cuda", bounds=Bounds(latency_ms=100)).hardware is Backend.OPENVINO
 
 
 def test_what_is_not_installed_is_recommended_only_if_it_was_measured() -> None:
