@@ -111,6 +111,9 @@ def show(document: FitDocument, console: Console) -> None:
     console.print(safe_text(f"{plain(document.model)}: batch {document.batch}, {document.sequence_length} tokens", style="bold"))
     console.print(safe_text(about, style="dim"), soft_wrap=True)
     console.print(_table(document))
+    if any(_batch(fit) for fit in document.hardware):
+        legend = "largest batch that fits: 8: measured; ≈8: estimated; (8?): by the formula alone, beyond everything that was measured"
+        console.print(safe_text(legend, style="dim"), soft_wrap=True)
     for fit in document.hardware:
         for line in _lines(fit):
             console.print(safe_text(line), soft_wrap=True)
@@ -164,8 +167,8 @@ def _needed(need: Need) -> str:
 
 
 def _batch(fit: HardwareFit) -> str:
-    """``8``, or ``8 (64?)`` if the larger one is extrapolated."""
-    sure = str(fit.largest.batch) if fit.largest else ""
+    """``8`` if measured, ``≈8`` if estimated; ``8 (64?)`` if the larger one is extrapolated."""
+    sure = f"{'' if fit.largest.basis is Basis.MEASURED else '≈'}{fit.largest.batch}" if fit.largest else ""
     perhaps = f"({fit.largest_extrapolated.batch}?)" if fit.largest_extrapolated else ""
     return " ".join(part for part in (sure, perhaps) if part)
 

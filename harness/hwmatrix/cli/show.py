@@ -26,7 +26,7 @@ from hwmatrix.cli.options import (
     known,
     recorded,
 )
-from hwmatrix.cli.tables import LEVEL_STYLES
+from hwmatrix.cli.tables import LEVEL_STYLES, fits, longest_word
 from hwmatrix.cli.terminal import echo, safe_text
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Status
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hwmatrix.report.rows import CellRow
-
-_MODEL_SHARE = 8
-"""Model names take at most this fraction of the terminal's width; longer names are folded."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -96,7 +93,8 @@ def show_command(
     else:
         if built.common:
             console.print(safe_text(built.common, style="dim"), soft_wrap=True)
-        console.print(_table(built, console.width))
+        table = _table(built)
+        console.print(table if fits(table, console) else _list(built))
     for target, reason in {cell.target: cell.message for cell in cells if cell.target not in here}.items():
         console.print(safe_text(f"➖ {target}: {plain(reason or 'unavailable')}", style="dim"), soft_wrap=True)
     for line in built.legend:
@@ -113,26 +111,44 @@ def _untried_targets(cells: Sequence[CellRow]) -> set[str]:
     return {cell.target for cell in cells} - tried
 
 
-def _table(built: grid.Grid, width: int) -> Table:
+def _table(built: grid.Grid) -> Table:
     """One table for all families, so that their columns are aligned."""
     table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
-    heads = (word for section in built.sections for word in section.family.value.split("_"))
-    longest = max(map(len, (*heads, *(row.model for section in built.sections for row in section.rows))))
-    table.add_column("model", width=min(longest, width // _MODEL_SHARE), overflow="fold")
+    table.add_column("model", no_wrap=True)
     if built.by_row:
-        table.add_column("settings")
+        table.add_column("settings", min_width=longest_word(*(row.settings for section in built.sections for row in section.rows)))
     places: dict[str, set[str]] = {}
     for column in built.columns:
         places.setdefault(column.target, set()).add(column.isolation.value)
-    for column in built.columns:
+    for number, column in enumerate(built.columns):
         words = [column.target, column.dtype, column.isolation.value if len(places[column.target]) > 1 else ""]
-        table.add_column("\n".join(word for word in words if word), overflow="fold")
+        labels = (grid.label(cell) for section in built.sections for row in section.rows if (cell := row.cells[number]))
+        table.add_column("\n".join(word for word in words if word), min_width=longest_word(*words, *labels))
     for section in built.sections:
         table.add_section()
         table.add_row(safe_text(section.family.value.replace("_", " "), style="bold"))
         for row in section.rows:
             cells = [safe_text(_short(grid.label(cell)), style=LEVEL_STYLES[cell.level]) if cell else safe_text() for cell in row.cells]
             table.add_row(safe_text(plain(row.model)), *([safe_text(row.settings)] if built.by_row else []), *cells)
+    return table
+
+
+def _list(built: grid.Grid) -> Table:
+    """The same with a row for each cell, for terminals on which the targets do not fit beside each other."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for head in ("model, target", "precision", "isolation"):
+        table.add_column(head, no_wrap=True)
+    table.add_column("result")
+    for section in built.sections:
+        table.add_section()
+        table.add_row(safe_text(section.family.value.replace("_", " "), style="bold"))
+        for row in section.rows:
+            table.add_section()
+            table.add_row(safe_text(plain(row.model), style="bold"), "", "", safe_text(row.settings, style="bold"))
+            for column, cell in zip(built.columns, row.cells, strict=True):
+                if cell:
+                    result = safe_text(_short(grid.label(cell)), style=LEVEL_STYLES[cell.level])
+                    table.add_row(safe_text(f"  {column.target}"), cell.dtype.value, column.isolation.value, result)
     return table
 
 

@@ -86,7 +86,7 @@ def why_command(
         document = dataclasses.asdict(WhyDocument(answers=answers))
         echo(json.dumps({"schema": document.pop("schema"), **document}, indent=2, ensure_ascii=False, default=_json_value))
         return
-    console = Console()
+    console, legend = Console(), grid.build(answer.cell for answer in answers).legend
     if len(answers) > 1 and not everything:
         for answer in answers:
             console.print(safe_text(_summary(answer), style=LEVEL_STYLES[answer.cell.level]), soft_wrap=True)
@@ -96,6 +96,8 @@ def why_command(
         for line, style in _lines(answer, where):
             console.print(safe_text(line, style=style), soft_wrap=True)
         console.print()
+    for each in legend:
+        console.print(safe_text(f"{each.label}: {each.meaning}", style="dim"), soft_wrap=True)
 
 
 def _settings(cell: CellRow) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 import shutil
@@ -12,14 +13,18 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from factory_advice import evidence, fast
 from factory_calibration import fixed
 from factory_rows import Database, steady
+from rich.console import Console
 
 from hwmatrix.cli import fit as fitting
 from hwmatrix.cli import main
+from hwmatrix.cli.tables import show_measured
 from hwmatrix.knowledge import requirements
 from hwmatrix.knowledge.fit_document import json_schema
-from hwmatrix.records import Backend, Detection, Family, ModelPlan, Size, to_json
+from hwmatrix.knowledge.measured_choice import Bounds, choice_data, choices
+from hwmatrix.records import Backend, Detection, Dtype, Family, ModelPlan, Size, to_json
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "performance.duckdb"
 HOSTILE = "\x1b]0;title\x07\x1b[31m[bold]red[/bold] <script>"
@@ -133,8 +138,23 @@ def test_limits_are_answered_with_the_measured_precision(capsys: pytest.CaptureF
     rows = [line.split() for line in told.splitlines() if line.split()[1:2] == ["cpu"]]
     assert next(row for row in rows if row[0] == "best")[:4] == ["best", "cpu", "bfloat16", "40.0"]
     assert next(row for row in rows if row[0] == "no")[:4] == ["no", "cpu", "float32", "100"]
-    assert "no, 100 ms exceed 50: cpu float32" in told
+    assert "no, more than 50 ms (1): cpu float32" in told
     assert "best: the fastest within the limits" in told
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_narrow_terminal_breaks_no_word(width: int) -> None:
+    facts = {"samples": 15, "converged": False, "own_speed_up": 1.9, "relative_error": 0.03, "peak_mb": 2000.0}
+    records = [evidence(run_id="run-000001"), fast("bert", "onnxruntime", 1.9, dtype=Dtype.INT8_DYNAMIC, run_id="run-000002", **facts)]
+    shown = io.StringIO()
+    show_measured([choice_data(each) for each in choices(records, Bounds())], Console(width=width, file=shown))
+    assert {"onnxruntime", "int8_dynamic", "float32"} <= {*shown.getvalue().split()}
+
+
+def test_an_estimated_batch_is_not_shown_as_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    database = in_precisions(tmp_path / "m.duckdb")
+    assert row(ask(capsys, "bert", "--hw", "cpu", "--memory", "2000", "--database", database), "cpu").split()[6] == "1"
+    assert row(ask(capsys, "bert", "--hw", "cpu"), "cpu").split()[6].startswith("≈")
 
 
 def test_machines_have_a_choice_each_in_the_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -145,9 +165,7 @@ def test_machines_have_a_choice_each_in_the_json(capsys: pytest.CaptureFixture[s
     best = {choice["host"]: choice["best"] for choice in document["measured"]}
     assert best["beef"] is None
     assert (best["f00d"]["target"], best["f00d"]["dtype"], best["f00d"]["loss"]) == ("cpu", "float32", 0)
-    assert next(choice for choice in document["measured"] if choice["host"] == "beef")["cells"][0]["against"] == [
-        "a loss of 0.002 exceeds 0.001"
-    ]
+    assert next(choice for choice in document["measured"] if choice["host"] == "beef")["cells"][0]["against"] == ["a loss above 0.001"]
     usual = json.loads(ask(capsys, "bert", "--hw", "cpu", "--database", database, "--format", "json"))
     assert usual["hardware"][0]["need"]["dtype"] == "float32"
 

@@ -15,6 +15,7 @@ from factory_rows import Database, example, steady, unmeasured
 
 from hwmatrix.app.schemas import matrix_schema, why_schema
 from hwmatrix.cli import main
+from hwmatrix.report import grid
 from hwmatrix.report.why import explain
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def test_a_failing_cell_is_explained(database: Path, capsys: pytest.CaptureFixtu
     assert "repeat it:  hwmatrix matrix --models model-unsupported --targets openvino" in told
     script = "hwmatrix generate --reproduce model-unsupported openvino --dtype float32 --size tiny --database"
     assert f"as script:  {script} {database}" in told
+    shown = [answer.cell for answer in explain(database, "model-unsupported", "openvino")]
+    assert all(f"{line.label}: {line.meaning}" in told for line in grid.build(shown).legend)
 
 
 def test_a_cell_that_passes_says_how_well(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,6 +185,8 @@ def test_the_matrix_in_a_terminal(database: Path, capsys: pytest.CaptureFixture[
     narrow = ask(capsys, "show", "--database", str(database.parent))
     assert "embedding" in narrow
     assert "…" not in narrow
+    models = {cell["model"] for cell in json.loads(ask(capsys, "show", "--format", "json", "--database", str(database)))["cells"]}
+    assert models <= {*narrow.split()}, "names are whole"
     assert all(len(line) <= 80 for line in narrow.splitlines() if line.startswith(("bert", "embedding", "──")))
     monkeypatch.setenv("COLUMNS", "160")
     assert "vit" not in ask(capsys, "show", "--models", "bert", "gpt2", "--database", str(database))
