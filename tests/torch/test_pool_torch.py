@@ -100,6 +100,12 @@ def test_tied_weights_count_once() -> None:
     assert size_mb(view) == 4000 / 2**20
 
 
+def test_a_sparse_tensor_counts_as_its_dense_size() -> None:
+    module = torch.nn.Module()
+    module.register_buffer("sparse", torch.eye(1024).to_sparse())
+    assert size_mb(module) == 1024 * 1024 * 4 / 2**20
+
+
 def test_what_has_no_memory_takes_none() -> None:
     assert size_mb(torch.nn.Linear(1024, 1024, device="meta")) == 0
 

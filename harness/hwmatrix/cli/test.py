@@ -27,6 +27,7 @@ from hwmatrix.cli.options import (
     Isolating,
     IsolationChoice,
     Matrix,
+    Timing,
     Verbose,
     axes,
     progress,
@@ -115,6 +116,7 @@ def trial_command(
         Path | None,
         typer.Option("--database", help="Earlier measurements. [default: reports/latest and the published results]", metavar="FILE"),
     ] = None,
+    timing: Timing = None,
     isolation: Isolating = IsolationChoice.AUTO,
     matrix: Matrix = Path("matrix.yaml"),
     base_image: BaseImage = None,
@@ -164,7 +166,7 @@ def trial_command(
             environment=environment,
             output=kept,
             memory_mb=memory,
-            timing=False if search is not None else None,  # a search asks only what works
+            timing=False if search is not None else timing,  # a search asks only what works
             dtype=dtype,
             axes=axes(None, [sequence_length] if sequence_length else None, [threads] if threads else None),
         )

@@ -277,6 +277,8 @@ def describe(record: Evidence) -> str:
     work = f"generating {record.new_tokens} tokens, " if record.new_tokens else ""
     settings = f"{work}{record.size.value}, {record.dtype.value}, batch {record.batch}, run {record.run_id}"
     told = f"{record.status.value} ({settings})"
+    if record.status is Status.PASS and record.level is Level.LOW:
+        return f"{told}, with a model that hwmatrix changed before it ran"
     if record.level not in WORKING:
         message = (record.message or record.error_type or "no message").strip().splitlines()[0]
         return f"{told}: {message}"

@@ -211,8 +211,8 @@ class ModelCache:
             if entry.is_kept:
                 kept.append(entry)
             entry.drop()
-        if any(entry.model is not None for entry in dropped) and not enough():
-            gc.collect()  # frees unused models in reference cycles
+            if entry.model is not None and not enough():
+                gc.collect()  # frees an unused model in reference cycles
         for entry in kept:
             self._keep(entry)
         gone = sum(entry.model is None for entry in dropped)

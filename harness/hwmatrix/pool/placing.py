@@ -35,9 +35,12 @@ def tensor_mb(module: Any, hardware: str) -> dict[str, float]:
     for tensor in (*module.parameters(), *module.buffers()):
         place = tensor.device
         if place.type != "meta":
-            storage = tensor.untyped_storage()
             memory = f"{hardware}:{place.index}" if place.type == "cuda" else HOST
-            storages[memory, storage.data_ptr()] = storage.nbytes()
+            try:
+                storage = tensor.untyped_storage()
+                storages[memory, storage.data_ptr()] = storage.nbytes()
+            except (RuntimeError, NotImplementedError):  # sparse and quantized tensors have no storage of their own
+                storages[memory, -id(tensor)] = tensor.numel() * tensor.element_size()
     taken: dict[str, float] = {}
     for (memory, _), size in storages.items():
         taken[memory] = taken.get(memory, 0.0) + size / MIB

@@ -109,7 +109,7 @@ class ResourcePool:
             ConfigError: there is no such setting, or its value is invalid; then nothing is changed.
         """
         cache = self._cache
-        with self._lock:
+        with cache.lock:
             changed = cache.settings.changed(**settings)
             cache.configure(changed)
         return changed

@@ -392,7 +392,7 @@ def _state(cell: CellRow) -> str:
     """What the color says: right or wrong, and how sound. How fast is a number beside it."""
     if cell.level is None:
         return _NO_VERDICT
-    if cell.status is Status.PASS:
+    if cell.status is Status.PASS and cell.level is not Level.LOW:
         return "right" if cell.level_reason in {None, "slower than cpu"} else "right, with a reservation"
     return "works another way" if cell.level is Level.LOW else "fails"
 

@@ -372,8 +372,9 @@ class AttemptEntry:
 class CellEntry:
     """One planned cell. ``stage`` is the last one that was entered; ``level`` is null if nothing was executed.
 
-    ``level_reason`` says why a cell that passed is Medium. ``workload`` is what it is counted as: one forward pass, or one generation, of
-    its model in its smallest batch and length; null: the cell has other settings, so no number of models and no average includes it.
+    ``level_reason`` says why a cell that passed is Low or Medium. ``workload`` is what it is counted as: one forward pass, or one
+    generation, of its model in its smallest batch and length; null: the cell has other settings, so no number of models and no average
+    includes it.
 
     ``inputs`` are the kinds of input that the model was given (text, image, video, audio; empty: another kind); ``text_path`` says that
     it accepts more than text but was given only text. Both are null if not recorded. ``preparation`` is what the model went through before

@@ -248,7 +248,7 @@ def word(status: Status) -> str:
 
 
 def _detail(cell: CellRow) -> str:
-    if cell.level is Level.LOW:
+    if cell.level is Level.LOW and cell.status is not Status.PASS:
         return _low_detail(cell)
     words = [cell.level_reason or "", *speeds(cell)]
     if cell.on_target is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.text import plural
-from hwmatrix.records import Level, Status
 from hwmatrix.report.charts import charts
 from hwmatrix.report.grid import Column
 from hwmatrix.report.numbers import over_cpu
@@ -34,12 +33,12 @@ def headline(rows: ReportRows) -> str:
     for line in found.lines:
         if line.models is not None:
             shown = line.column if line.column.dtype != "float32" else Column(target=line.column.target, isolation=line.column.isolation)
-            adapted = _adapted(rows, line.column)
-            more = f" (and {adapted} after changes of ours)" if adapted else ""
-            counted = f"{line.models.passed - adapted} of {line.models.tried}{more}"
+            more = f" (and {line.models.changed} with changes of ours, not tried without)" if line.models.changed else ""
+            counted = f"{line.models.passed} of {line.models.tried}{more}"
             first.setdefault(line.column.target, f"{shown.target} {shown.dtype}".strip() + f" {counted}")
     days = sorted({f"{span[name]:%Y-%m-%d}" for span in rows.analysis.span for name in ("oldest_at", "newest_at")})
-    counted = f"{plural(found.models, 'model')} in {plural(len(rows.cells), 'cell')}, executed {' to '.join(days)}"
+    executed = sum(span["executed"] for span in rows.analysis.span)
+    counted = f"{plural(found.models, 'model')} in {plural(executed, 'cell')}, executed {' to '.join(days)}"
     which = "Of the models that were tried there, in float32 unless named, one forward pass is right for"
     lines.append(f"*{counted}. {which}: {', '.join(first.values())}.")
     quiet = [row for row in rows.analysis.speeds if row["workload"] == "forward" and row["dtype"] in {None, "float32"}]
@@ -49,9 +48,3 @@ def headline(rows: ReportRows) -> str:
         named = "; ".join(f"{row['target']} {over_cpu(row)}" for row in quiet)
         lines.append(f" Speed over cpu in float32, of full-size models on {quiet[0]['processor'] or 'one machine'}: {named}.")
     return "".join([*lines, "*\n"])
-
-
-def _adapted(rows: ReportRows, column: Column) -> int:
-    """How many models of a column pass one forward pass only since hwmatrix changed them."""
-    cells = (cell for cell in rows.cells if (cell.target, cell.isolation, cell.dtype) == (column.target, column.isolation, column.dtype))
-    return len({cell.model for cell in cells if cell.workload == "forward" and cell.status is Status.PASS and cell.level is Level.LOW})

@@ -129,8 +129,8 @@ class CellRow(Measured):
     ``isolation`` is where it was executed (None: it was not), ``column_isolation`` the column it belongs to either way.
     ``speed_up`` is over cpu in float32, in the same run on the same machine with the same settings, and significant only if
     ``speed_differs``. It is inexact if ``speed_contended``: one of the two cells was contended. ``own_speed_up`` is over the target's own
-    float32; None unless it is significant and exact. ``level_reason`` says why a cell that passed is Medium. ``workload`` is ``forward`` or
-    ``generation``; None: with other settings than the model's smallest, so it is not counted among models.
+    float32; None unless it is significant and exact. ``level_reason`` says why a cell that passed is Low or Medium. ``workload`` is
+    ``forward`` or ``generation``; None: with other settings than the model's smallest, so it is not counted among models.
     """
 
     cell_key: str

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Total:
-    """Models that were tried, those of them that passed, and those that ran only their text path."""
+    """Models that were tried, those of them that passed, those that passed only changed, and those that ran only their text path."""
 
     tried: int
     passed: int
+    changed: int
     text_path: int
 
 
@@ -63,7 +64,7 @@ def totals_of(rows: ReportRows) -> Totals:
     counted: dict[Column, dict[tuple[str, str | None], Total]] = {}
     for row in rows.analysis.totals:
         column = Column(target=row["target"], isolation=Isolation(row["isolation"]), dtype=row["dtype"])
-        total = Total(tried=row["tried"], passed=row["passed"], text_path=row["text_path"])
+        total = Total(**{name: row[name] for name in ("tried", "passed", "changed", "text_path")})
         counted.setdefault(column, {})[row["workload"], row["family"]] = total
     present = {row["family"] for row in rows.analysis.totals}
     families = tuple(family for family in Family if family.value in present)

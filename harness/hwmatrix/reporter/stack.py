@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 COMPONENT: Final = "hardware_stack"
 _MODEL: Final = "bert"
-_TEST: Final = ("test", "--model", _MODEL, "--all-hardware", "--no-fallback", "--isolation", "none", "--format", "json")
+_TEST: Final = ("test", "--model", _MODEL, "--all-hardware", "--no-fallback", "--no-timing", "--isolation", "none", "--format", "json")
 _NO_ERRORS: Final = frozenset({Status.PASS, Status.UNAVAILABLE})
 """Unavailable hardware is an error of the detection, which reports it."""
 

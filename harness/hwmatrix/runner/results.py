@@ -88,9 +88,9 @@ def _missing_after(end: End, told: CellTold) -> dict[str, Any]:
     reason = _ended_early(end, told)
     if told.verdict is None or reason is None:
         return {}
-    if told.entered is Stage.MEASURE:
-        return {} if told.facts.samples_wall_ns else {"timing_detail": reason}
-    return Divergence(origin=Origin.UNKNOWN, detail=reason).columns() if told.verdict is Status.MISMATCH else {}
+    if told.verdict is Status.MISMATCH and told.entered is not Stage.MEASURE:
+        return Divergence(origin=Origin.UNKNOWN, detail=reason).columns()
+    return {} if told.facts.samples_wall_ns else {"timing_detail": reason}
 
 
 def _ended_early(end: End, told: CellTold) -> str | None:

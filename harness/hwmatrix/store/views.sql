@@ -177,7 +177,7 @@ LEFT JOIN latency l ON l.cell_id = m.cell_id;
 -- speed_differs: the 95 % intervals of the two medians do not overlap; only then is speed_up meaningful. speed_contended: one of the two was
 -- disturbed while it was timed. Where speed_differs and not speed_contended, the speed counts: in averages, and for the level.
 -- own_speed_up is NULL unless it counts.
--- level_reason: why a cell that passed is Medium.
+-- level_reason: why a cell that passed is Low (model changed) or Medium.
 CREATE OR REPLACE VIEW matrix AS
 WITH compared AS (
     SELECT
@@ -207,6 +207,8 @@ doubted AS (
     SELECT
         *,
         CASE WHEN status = 'pass' THEN nullif(concat_ws(', ',
+            CASE WHEN list_has_any(preparation, ['replaced_operators', 'raised_masks', 'renamed_constants', 'kept_integers'])
+                THEN 'model changed' END,
             CASE WHEN execution <> 'hardware' THEN execution END,
             CASE WHEN approximate THEN 'approximate' END,
             CASE WHEN on_target IS NULL THEN 'placement unknown' WHEN on_target < 1 THEN 'partly placed' END,
@@ -217,7 +219,7 @@ doubted AS (
 SELECT
     *,
     CASE
-        WHEN status = 'pass' AND list_has_any(preparation, ['replaced_operators', 'raised_masks', 'renamed_constants', 'kept_integers']) THEN 'Low'
+        WHEN level_reason LIKE 'model changed%' THEN 'Low'
         WHEN status = 'pass' AND level_reason IS NULL THEN 'High'
         WHEN status = 'pass' THEN 'Medium'
         WHEN status = 'fallback' OR adaptation IS NOT NULL THEN 'Low'

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -276,6 +277,34 @@ def test_a_model_in_a_reference_cycle_is_not_in_use() -> None:
     pool.get_model("vision", "next", Model, CPU, memory_mb=100)
     assert held(pool) == ["next"]
     assert pool.get_stats()["evicted_for_memory"] == 1
+
+
+def test_models_in_reference_cycles_leave_one_by_one() -> None:
+    pool = pool_of(settings=PoolSettings(budget_mb={"host": 300}))
+
+    def cyclic() -> Model:
+        model = Model()
+        model.part = model
+        return model
+
+    for name in ("a", "b", "c", "d"):
+        pool.get_model("vision", name, cyclic, CPU, memory_mb=100)
+    assert held(pool) == ["b", "c", "d"]
+
+
+def test_a_model_may_ask_the_pool_while_settings_evict_it() -> None:
+    pool = pool_of()
+
+    class Asking(Model):
+        def __del__(self) -> None:
+            pool.get_stats()
+
+    pool.get_model("vision", "asking", Asking, CPU, memory_mb=100)
+    ended = threading.Thread(target=lambda: pool.configure(low_memory=True), daemon=True)
+    ended.start()
+    ended.join(timeout=30)
+    assert not ended.is_alive()
+    assert held(pool) == []
 
 
 def test_an_object_without_weak_references_is_in_use_until_released() -> None:

@@ -173,7 +173,7 @@ def test_the_longest_texts_arrive_with_the_verdict() -> None:
     assert len(found.error.message) < 10_000 < len(found.error.traceback)
 
 
-FLOATS = {"Number", "Amount", "Share", "Amounts"}
+FLOATS = {"Number", "Amount", "Mebibytes", "Share", "Amounts"}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
