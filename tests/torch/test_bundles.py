@@ -302,7 +302,7 @@ def test_weights_that_are_no_safetensors_are_an_error_of_ours(tmp_path: Path) ->
     (tmp_path / "model.safetensors").write_bytes(b"\x80\x04pickle")
     with pytest.raises(FactoryError) as caught:
         build_model(plan("bert", weights=str(tmp_path)))
-    assert caught.value.error_type == "load_failed"
+    assert caught.value.error_type == "weights_broken"
 
 
 def test_remote_code_is_judged_by_what_transformers_has(tmp_path: Path) -> None:

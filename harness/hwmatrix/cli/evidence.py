@@ -25,7 +25,9 @@ Named = Annotated[Path | None, typer.Option("--database", help="Show only this m
 Published = Annotated[Path, typer.Option("--published", help="With --write or --check: the folder of published results.", metavar="DIR")]
 Write = Annotated[bool, typer.Option("--write", help="Write the latest verdict of every published cell into --file.")]
 Check = Annotated[bool, typer.Option("--check", help="Check that --file matches the published databases; exit code 8 if not.")]
-File = Annotated[Path, typer.Option("--file", help="With --write or --check. [default: the file in the package]", metavar="FILE")]
+File = Annotated[
+    Path, typer.Option("--file", help="With --write or --check. [default: the file in the package]", metavar="FILE", show_default=False)
+]
 
 
 def evidence_command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
@@ -118,7 +119,7 @@ def generate_command(
 
         hwmatrix generate --all
 
-        hwmatrix generate --reproduce mixtral qnn --database reports/published/matrix.duckdb
+        hwmatrix generate --reproduce xclip qnn --database reports/published/matrix.duckdb
     """
     names = [*(model or ()), *(more or ())]
     ways = {"--all": everything, "--priority": priority is not None, "--templates": templates is not None, "--reproduce": again is not None}
@@ -240,9 +241,8 @@ def _reproduce(cell: tuple[str, str], database: Path, chosen: Mapping[str, Any],
         ConfigError: no such cell on record, or the file cannot be written.
     """
     name = name_on_record(cell[0], database)
-    echo(f"building {name}, its inputs and what {cell[1]} gets of it: this takes a minute or two", err=True)
     try:
-        made = reproduce(name, cell[1], database=database, **chosen)
+        made = reproduce(name, cell[1], database=database, say=functools.partial(echo, err=True), **chosen)
     except CellFailure as failure:
         what = f"the model cannot be built here, and so its inputs cannot either: {failure}"
         found = find_cell(database, name, cell[1], **{key: chosen[key] for key in ("dtype", "size", "generation")}, passing=chosen["force"])

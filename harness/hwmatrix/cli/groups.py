@@ -13,7 +13,7 @@ from hwmatrix.basics.escape import short
 from hwmatrix.basics.text import plain
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Targets, known
 from hwmatrix.cli.tables import print_table
-from hwmatrix.cli.terminal import echo, safe_text
+from hwmatrix.cli.terminal import echo, runnable, safe_text
 from hwmatrix.report.contract import GroupsDocument
 from hwmatrix.report.groups import Scope, group_entries, groups_of
 from hwmatrix.report.numbers import NOTHING
@@ -86,5 +86,5 @@ def _row(group: FailureGroup) -> tuple[str, ...]:
         blocker.stage or NOTHING,
         plain(blocker.error_type),
         "\n".join(short(word, 160) for word in words),
-        "\n".join(filter(None, (plain(example.model), short(example.command or "", 200)))),
+        "\n".join(filter(None, (plain(example.model), short(runnable(example.command or ""), 200)))),
     )

@@ -11,9 +11,10 @@ from rich.console import Console
 
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.basics.text import commit, plain, plural
+from hwmatrix.cli.options import DEFAULT_OUTPUT
 from hwmatrix.cli.tables import print_table
 from hwmatrix.cli.terminal import echo, safe_text
-from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Execution
 from hwmatrix.report.history import RunSummary, Trend, history_json, history_md, read_runs, read_trends
@@ -71,6 +72,8 @@ def history_command(
                 err=True,
             )
     database = database_at(database)
+    if not database.is_file():
+        raise StoreError(f"{database}: there is no such history", advice=f"Add a run to it: hwmatrix history --add {DEFAULT_OUTPUT}")
     runs = read_runs(database)
     model = None if model is None else name_on_record(model, database)
     trends = read_trends(database, model=model, target=target) if model is not None else ()

@@ -96,6 +96,7 @@ def _main(argv: list[str] | None) -> int:
         _print_error(error, stderr)
         return error.exit_code
     except _UsageError as error:
+        error.message = error.message.replace("Value error, ", "")  # typer 0.29 shows how pydantic words it
         error.show()
         return ConfigError.exit_code
     except ModuleNotFoundError as error:

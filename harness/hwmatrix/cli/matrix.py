@@ -59,6 +59,7 @@ def add_to(app: typer.Typer) -> None:
 
 def matrix_command(
     *,
+    context: typer.Context,
     models: Models = None,
     suite: Suite = None,
     targets: Targets = None,
@@ -124,6 +125,11 @@ def matrix_command(
         hwmatrix matrix --stale --max-age 30
     """
     if detect_only:
+        sources = ((option.opts[0], context.get_parameter_source(option.name or "")) for option in context.command.params)
+        others = [name for name, source in sources if source is not None and source.name == "COMMANDLINE" and name != "--detect-only"]
+        if others:
+            what = f"it runs nothing, and has no use for {', '.join(others)}"
+            raise ConfigError([Problem(where="--detect-only", what=what, hint="leave out one or the other")])
         print_detections(Format.TABLE)
         return
     rule = _stale_rule(max_age, stale=stale)

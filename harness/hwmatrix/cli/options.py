@@ -92,6 +92,7 @@ Matrix = Annotated[
         "--matrix",
         help="The matrix.yaml to read. [default: the one here, else the packaged one]",
         metavar="FILE",
+        show_default=False,
         callback=_unless_named,
     ),
 ]

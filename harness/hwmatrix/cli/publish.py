@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hwmatrix.basics.files import write_atomically
-from hwmatrix.cli.merge import latest_in_words
+from hwmatrix.cli.merge import check_complete, latest_in_words, print_merge
 from hwmatrix.cli.options import DEFAULT_OUTPUT
 from hwmatrix.cli.report import write_all
 from hwmatrix.cli.terminal import echo
@@ -53,7 +53,9 @@ def publish_command(
         raise ConfigError(
             [Problem(where=str(DEFAULT_OUTPUT), what="it has no matrix.duckdb", hint="hwmatrix matrix creates it; or name WHAT")]
         )
-    kept, _ = merge_places(asked, published / DATABASE, publish=True)
+    kept, merged = merge_places(asked, published / DATABASE, publish=True)
+    for report in merged:
+        print_merge(report)
     echo(latest_in_words(kept, published / DATABASE))
     write_all(published / DATABASE, published, beside=False)
     file = snapshot or (SNAPSHOT if SNAPSHOT.is_relative_to(Path.cwd()) else None)
@@ -63,3 +65,4 @@ def publish_command(
     readme = Path("README.md")
     if SNAPSHOT.is_relative_to(Path.cwd()) and readme.is_file():
         write_atomically(readme, with_headline(readme.read_text(encoding="utf-8"), read(published / DATABASE)))
+    check_complete(asked, merged)

@@ -57,7 +57,7 @@ def labels_command(
 
         ./config.sh --url https://github.com/OWNER/REPOSITORY --ephemeral --labels "$(hwmatrix runner labels --format line)"
     """
-    engine, problem = checking.connected(read_environment().variables)
+    engine, problem, _ = checking.connected(read_environment().variables)
     kinds = (*needed_here(), Backend.OPENVINO)
     found = {kind: detect(kind, light=True) for kind in kinds}
     known = labels(found, system=platform.system(), machine=platform.machine(), engine=engine, engine_problem=problem)
@@ -124,7 +124,7 @@ def prune_command(
     rule = pruning.Rule(
         older_than=None if days is None else dt.timedelta(days=days), keep_bytes=None if keep_gb is None else round(keep_gb * pruning.GIB)
     )
-    engine, problem = checking.connected(read_environment().variables, need_builder=False)
+    engine, problem, _ = checking.connected(read_environment().variables, need_builder=False)
     with contextlib.ExitStack() as stack:
         client = None if engine is None else stack.enter_context(contextlib.closing(engine.client(timeout_s=600)))
         if client is None:

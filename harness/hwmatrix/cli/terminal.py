@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -20,3 +21,8 @@ def echo(message: Any = "", *, err: bool = False, nl: bool = True) -> None:
 def safe_text(message: str = "", style: str = "", **options: Any) -> Text:
     """A text for a rich console, without markup and without such control characters."""
     return Text(visible(message, keep=_KEPT), style=style, **options)
+
+
+def runnable(command: str) -> str:
+    """A command that repeats a cell, as it works in this folder: without nox if there is no noxfile.py."""
+    return command if Path("noxfile.py").is_file() else command.replace("nox -s matrix -- ", "hwmatrix matrix ", 1)

@@ -33,7 +33,7 @@ from hwmatrix.cli.options import (
     progress,
 )
 from hwmatrix.cli.tables import print_table
-from hwmatrix.cli.terminal import echo
+from hwmatrix.cli.terminal import echo, runnable
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host.executors import choose
@@ -333,7 +333,7 @@ def _print(document: ModelTestDocument, output: Format) -> None:
     attempts = [attempt for trial in trials for attempt in trial["attempts"]]
     lines = [*(_attempt_line(attempt) for attempt in attempts if attempt["status"] != Status.PASS)]
     lines += [f"- {line}" for trial in trials if trial["fell_back"] for line in trial["recommendations"]]
-    lines += [f"repeat: {attempt['command']}" for attempt in attempts if attempt["command"]]
+    lines += [f"repeat: {runnable(attempt['command'])}" for attempt in attempts if attempt["command"]]
     for line in dict.fromkeys(lines):
         echo(f"  {line}")
 

@@ -27,7 +27,7 @@ from hwmatrix.cli.options import (
     recorded,
 )
 from hwmatrix.cli.tables import LEVEL_STYLES
-from hwmatrix.cli.terminal import echo, safe_text
+from hwmatrix.cli.terminal import echo, runnable, safe_text
 from hwmatrix.errors import NothingSelectedError
 from hwmatrix.faults.belonging import PRECISION_LOSS
 from hwmatrix.knowledge.compatibility import LEVELS
@@ -69,7 +69,7 @@ def why_command(
 
     Everything comes from the recorded run; nothing is executed. Examples:
 
-        hwmatrix why mixtral qnn
+        hwmatrix why xclip qnn
 
         hwmatrix why whisper openvino --dtype int8 --size full --generation
 
@@ -151,7 +151,7 @@ def _lines(answer: Answer, database: Path) -> list[tuple[str, str]]:
         packages = ", ".join(f"{name} {version}" for name, version in sorted(cell.versions.items()))
         lines.append((f"  versions:   {plain(packages)}", "dim"))
     if cell.command:
-        lines.append((f"  repeat it:  {plain(cell.command)}", "dim"))
+        lines.append((f"  repeat it:  {plain(runnable(cell.command))}", "dim"))
     if cell.has_script:
         asked = ["hwmatrix", "generate", "--reproduce", cell.model, cell.target, "--dtype", cell.dtype.value, "--size", cell.size.value]
         asked += ["--generation"] if cell.new_tokens else []

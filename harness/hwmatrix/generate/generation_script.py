@@ -56,21 +56,28 @@ class Parts:
         return f"{what}, the prompts with their continuations, and the logits of the reference"
 
 
-def parts_of(cell: MeasuredCell, cache: Path) -> Parts:
-    """Find out what the script of a cell needs. Its bundle and its graphs come from ``cache``, a folder of bundles, or are made here.
+def check(cell: MeasuredCell) -> None:
+    """Check that a script can reproduce a cell that generates text.
 
     Raises:
-        ConfigError: the reference cannot generate with the model, hwmatrix has no template for the target, or the model's passes are no
-            steps of a graph.
+        ConfigError: the reference cannot generate with the model, or hwmatrix has no template for the target.
+    """
+    if cell.status is Status.FACTORY_ERROR:
+        raise _no_script(f"the reference cannot generate with {cell.model.name}: {cell.message}")
+    descriptor, where = descriptor_of(cell.target.backend), f"{cell.model.name} on {cell.target.name}"
+    if not descriptor.generation_script or descriptor.compiling(cell.target.options):
+        raise _no_script(f"no script can reproduce the generation of {where}: its backend {descriptor.name} has no template for that")
+
+
+def parts_of(cell: MeasuredCell, cache: Path) -> Parts:
+    """Find out what the script of a checked cell needs. Bundle and graphs come from ``cache``, a folder of bundles, or are made here.
+
+    Raises:
+        ConfigError: the model's passes are no steps of a graph.
         FactoryError: the model cannot be made here, or cannot generate here.
         BundleError: the cache cannot be written.
     """
-    where = f"{cell.model.name} on {cell.target.name}"
-    if cell.status is Status.FACTORY_ERROR:
-        raise _no_script(f"the reference cannot generate with {cell.model.name}: {cell.message}")
     descriptor = descriptor_of(cell.target.backend)
-    if not descriptor.generation_script or descriptor.compiling(cell.target.options):
-        raise _no_script(f"no script can reproduce the generation of {where}: its backend {descriptor.name} has no template for that")
     bundle = find_or_build(cell.model, cache)
     bundle.generation()  # raises if the reference cannot generate here
     prompts = {GENERATION: bundle.path / GENERATION}
@@ -81,7 +88,7 @@ def parts_of(cell: MeasuredCell, cache: Path) -> Parts:
     made = _exported(bundle, cache, descriptor.generation_export)
     if isinstance(made, OnnxFailure):
         if made.of_hwmatrix:
-            raise _no_script(f"there is no graph of a step for {where}: {made.message}")
+            raise _no_script(f"there is no graph of a step for {cell.model.name} on {cell.target.name}: {made.message}")
         values |= _export_values(bundle, descriptor.generation_export, with_attention=descriptor.script != "openvino")
         return Parts(template=EXPORT, values=values, data=model | prompts, digest=bundle.digest)
     assert isinstance(made, GenerationExport)  # noqa: S101 - by its name

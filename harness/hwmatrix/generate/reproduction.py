@@ -22,7 +22,7 @@ from hwmatrix.records.backends import Memory, OnnxUse, descriptor_of
 from hwmatrix.records.groups import GROUP_SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hwmatrix.records import TargetPlan
 
@@ -88,6 +88,7 @@ def reproduce(
     generation: bool | None = None,
     force: bool = False,
     cache: Path | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Reproduction:
     """The script of the newest failing cell of a model on a target in ``database``. Needs torch and transformers here.
 
@@ -96,7 +97,7 @@ def reproduce(
     this hwmatrix and the installed transformers, and its configuration is written into the script. A model that hwmatrix trained comes from
     its bundle in ``cache`` (by default the user's), where it is trained again if it is missing: the script reads it from files beside it.
     ``force`` also allows a cell that passes, that fails only because its precision costs the model too much, or whose kernels differ only
-    from its own rounded weights.
+    from its own rounded weights. ``say`` gets a message before anything is built, which takes a while.
 
     Raises:
         ConfigError: no such model or target on record, it was never executed, scripts lack its precision, the packages that make the inputs
@@ -120,6 +121,10 @@ def reproduce(
     if missing:
         what = f"{' and '.join(missing)} must be installed to build {cell.model.name} and its inputs"
         raise ConfigError([Problem(where="--reproduce", what=what, hint=install_line(cell))])
+    if cell.settings.new_tokens:
+        generation_script.check(cell)
+    if say is not None:
+        say(f"building {cell.model.name}, its inputs and what {cell.target.name} gets of it: this takes a minute or two")
     if cell.settings.new_tokens:
         return _of_generation(cell, bundles)
     code = model_code(cell.model, bundles)

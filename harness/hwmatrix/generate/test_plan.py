@@ -63,7 +63,7 @@ def plan_of(model: str, spec: MatrixSpec, wish: Wish) -> ModelPlan:
     where = f"--model {plain(model)}"
     if plan is None:
         what = "is only a name: there are neither weights nor a recipe for it here"
-        hint = "add it to matrix.yaml, name a checkpoint's folder, or fetch it: nox -s matrix -- --models owner/name"
+        hint = "add it to matrix.yaml, name a checkpoint's folder, or fetch it: hwmatrix matrix --models owner/name"
         if is_type(model):
             what = "is a type of transformers, and only hwmatrix's own runs make models from a type alone"
             hint = f"run it: hwmatrix test --model {model}; for a generated test, add it to matrix.yaml"

@@ -90,6 +90,8 @@ def connect(environment: Mapping[str, str], *, need_builder: bool = True) -> Eng
         try:
             client = _connect(url, environment, PROBE_TIMEOUT_S)
         except EngineError as error:
+            if isinstance(error.__cause__, ImportError):
+                raise
             tried.append(f"{url}: {error.message}")
             continue
         try:

@@ -64,6 +64,8 @@ class RunFolder:
             StoreError: it is, or cannot be written.
         """
         folder = cls(path=path)
+        if (path / _PLAN).exists() or folder.shards.exists():
+            raise StoreError(f"{path}: it is the folder of a plan already", advice="Name a new folder.")
         with _writing(folder.path):
             folder.shards.mkdir(parents=True)
             folder.bundles.mkdir()
@@ -119,7 +121,7 @@ class RunFolder:
         try:
             return plan_from_json(path.read_bytes(), where=str(path))
         except OSError as error:
-            raise StoreError(f"{path}: cannot be read: {error}", advice="Start a new run without --resume.") from error
+            raise StoreError(f"{path}: cannot be read: {error}", advice="Name the folder of a run: it holds plan.json.") from error
 
     def replace_plan(self, plan: Plan) -> None:
         """Replace the folder's plan by another plan of the same run. Shards stay, and cells that are no longer planned are ignored.

@@ -283,7 +283,8 @@ def describe(record: Evidence) -> str:
         message = (record.message or record.error_type or "no message").strip().splitlines()[0]
         return f"{told}: {message}"
     if record.execution is not Execution.HARDWARE:
-        return f"{told}, in {record.execution.value}: its speed is not meaningful"
+        how = "emulated" if record.execution is Execution.EMULATED else "in software"
+        return f"{told}, {how}: its speed is not meaningful"
     if record.size is Size.TINY and record.backend is not Backend.CPU:
         return f"{told}; {_ONLY_TINY}"
     speed_up, own = _speed_up(record), counted(record, record.own_speed_up)

@@ -123,7 +123,7 @@ def _unknown(
 ) -> ConfigError:
     """Why there is no such cell, and how to get one."""
     where = f"--reproduce {model} {target}"
-    measure = f"measure it: nox -s matrix -- --models {model} --targets {target}"
+    measure = f"measure it: hwmatrix matrix --models {model} --targets {target}"
     if wanted:
         row = wanted[0]
         hint = "there is nothing to run" if row["error_type"] == "unbuildable" else measure

@@ -16,7 +16,7 @@ import yaml
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.basics.plain_yaml import composed
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
+from hwmatrix.matrix.shipped import IMAGES, MATRIX_FILE, image_files, shipped_root
 from hwmatrix.matrix.spec import SPEC_ADAPTER, ExpectSpec, MatrixSpec
 from hwmatrix.records import TYPE_PREFIX, Dtype, Size, Status
 from hwmatrix.records.backends import Descriptor, descriptor_of
@@ -221,7 +221,8 @@ def _aliases(kind: Any) -> dict[str, str]:
 def _cross_check(spec: MatrixSpec, path: Path, lines: dict[Location, int]) -> list[Problem]:
     """Check what types cannot express: names that refer to other names."""
     checks = (_size_problems, _tolerance_problems, _suite_problems, _target_problems, _model_problems, _expect_problems)
-    return [Problem(where=f"{path}:{_line(at, lines)}", what=what, hint=hint) for check in checks for at, what, hint in check(spec)]
+    found = [*(problem for check in checks for problem in check(spec)), *_image_problems(spec, path.absolute().parent)]
+    return [Problem(where=f"{path}:{_line(at, lines)}", what=what, hint=hint) for at, what, hint in found]
 
 
 def _size_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
@@ -305,6 +306,21 @@ def _target_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     if spec.images.reference not in spec.targets:
         what = f"images.reference is the unknown target {spec.images.reference!r}"
         yield ("images", "reference"), what, near_miss(spec.images.reference, spec.targets)
+
+
+def _image_problems(spec: MatrixSpec, root: Path) -> Iterator[tuple[Location, str, str]]:
+    """Check that the image of every target, and the stage of images/base below it, has its requirements."""
+    files = image_files(root)
+    stages = {path.stem for path in files["base"].glob("*.txt")}
+    images = {name for name, folder in files.items() if (folder / "requirements.txt").is_file()}
+    for name, target in spec.targets.items():
+        for key, value, known, needed in (
+            ("image", target.image, images, f"{target.image}/requirements.txt"),
+            ("base", target.base, stages, f"base/{target.base}.txt"),
+        ):
+            if value not in known:
+                hint = f"{near_miss(value, known)}; or add {IMAGES}/{needed} beside this file (docs/images.md)"
+                yield ("targets", name, key), f"the {key} of target {name!r} is {value!r}, and there is no {IMAGES}/{needed}", hint
 
 
 def _option_problems(target: str, options: dict[str, Any], descriptor: Descriptor) -> Iterator[tuple[Location, str, str]]:

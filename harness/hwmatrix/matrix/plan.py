@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.near_miss import near_miss
@@ -38,6 +39,8 @@ _FACTORY: Final = "factory"
 _RECIPE: Final = "recipe"
 _TRAINED: Final = "trained"
 """The ``weights`` in matrix.yaml of a recipe whose tiny model is trained."""
+_NOT_FOLDERS: Final = (_RECIPE, _FACTORY, "hub")
+"""The ``weights`` of a plan that are no folder of a checkpoint."""
 _SUITES_OF_TYPES: Final = ("types", "diffusion")
 """The values of a suite's ``models`` with which it also has models that matrix.yaml does not list."""
 _TINY_ONLY: Final = f"a model made from its type alone (weights: {_FACTORY}) is tiny"
@@ -144,7 +147,8 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     """Make the plan of a run.
 
     Raises:
-        ConfigError: the selection has names that are not in matrix.yaml, two models with one name, or a setting to vary that no model has.
+        ConfigError: the selection has names that are not in matrix.yaml, two models with one name, or a setting to vary that no model has;
+            a model's weights are a folder that does not exist.
         NothingSelectedError: no cell is left.
     """
     check_selection(matrix, selection)
@@ -153,6 +157,7 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
         models = _generating(models, matrix.spec)
     axes = _axes(matrix, selection)
     models = _limited(_varied(models, axes), matrix)
+    _check_folders(models, matrix)
     cells = _cells(models, targets, matrix, _Precisions.chosen(matrix, selection), axes)
     if not selection.forward:
         models, cells = _generating_alone(models, cells)
@@ -164,6 +169,25 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     return dataclasses.replace(made, timing=_timing(matrix, selection), types_of=whole, dtypes=selection.dtypes, axes=axes)
 
 
+def _check_folders(models: Iterable[ModelPlan], matrix: LoadedMatrix) -> None:
+    """Check that the checkpoints that matrix.yaml names by their folders are there.
+
+    Raises:
+        ConfigError: lists those that are not.
+    """
+    hint = f"name a checkpoint's folder as seen from {Path.cwd()}, or one of {', '.join((*_NOT_FOLDERS, _TRAINED))}"
+    problems = {
+        line: Problem(
+            where=f"{matrix.path}:{line}", what=f"the weights of model {model.name!r}: {model.weights} is not a folder", hint=hint
+        )
+        for model in models
+        if model.weights not in _NOT_FOLDERS and model.unbuildable is None and not Path(model.weights).is_dir()
+        if (line := matrix.lines.get(("models", model.name, "weights"))) is not None
+    }
+    if problems:
+        raise ConfigError(list(problems.values()))
+
+
 def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), types_of: str | None = None) -> Plan:
     """Make a new plan for the same run from the current matrix.yaml: models no longer listed are dropped, never listed ones are kept.
 
@@ -171,6 +195,7 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
     types, new ones are added. ``types_of`` is their version. Whether a target can run here is copied from the old plan.
 
     Raises:
+        ConfigError: a model's weights are a folder that does not exist.
         NothingSelectedError: no cell is left.
     """
     spec = matrix.spec
@@ -201,6 +226,7 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
     names = [target.name for target in old.targets if target.name in spec.targets]
     targets = tuple(_target_plan(name, spec.targets[name], matrix, facts) for name in names)
     models = _limited(_varied(models, old.axes), matrix)
+    _check_folders(models, matrix)
     cells = _cells(models, targets, matrix, _Precisions.planned(old), old.axes)
     if all(cell.settings.new_tokens for cell in old.cells):
         models, cells = _generating_alone(models, cells)

@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+import safetensors
+
 from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import FactoryError, RefusedError
 from hwmatrix.models.families import family_of
@@ -60,8 +62,14 @@ def inspect(folder: Path) -> Checkpoint:
         FactoryError: it is not a checkpoint of transformers: configuration or weights are missing or broken.
     """
     config = inspect_config(folder)
-    architecture, model_class = config["model_type"], config["architectures"][0]
-    return Checkpoint(folder=folder, architecture=architecture, model_class=model_class, config=config, weights=_weights(folder))
+    architecture, model_class, weights = config["model_type"], config["architectures"][0], _weights(folder)
+    for path in weights:
+        try:
+            with safetensors.safe_open(path, framework="numpy"):  # reads the header, and compares it with the size of the file
+                pass
+        except (OSError, safetensors.SafetensorError) as error:
+            raise FactoryError(f"{path} cannot be read as safetensors: {error}: get it again", error_type="weights_broken") from error
+    return Checkpoint(folder=folder, architecture=architecture, model_class=model_class, config=config, weights=weights)
 
 
 def inspect_config(folder: Path) -> dict[str, Any]:

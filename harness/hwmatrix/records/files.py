@@ -50,7 +50,7 @@ def plan_from_json(text: str | bytes, *, where: str) -> Plan:
     Raises:
         StoreError: it is broken, or of another version.
     """
-    advice = "Start a new run without --resume."
+    advice = "It is damaged, or by another version of hwmatrix: plan again (hwmatrix plan), or start a new run (hwmatrix matrix)."
     try:
         plan = from_json(Plan, text, where=where)
         schema = plan.schema

@@ -23,6 +23,7 @@ DATABASE: Final = "matrix.duckdb"
 KEEPS_LATEST: Final = ("keeps", "the latest verdict of every cell")
 """The row of ``meta`` that marks a database from which superseded verdicts were removed."""
 
+_MISSING_ADVICE: Final = "Run models (hwmatrix matrix), or name another database."
 _ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
 _ADVICE_VERSION: Final = "Use the hwmatrix that wrote it, or run the cells again and merge their shards into a new file."
 
@@ -43,7 +44,7 @@ def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             any error of the database inside the block.
     """
     if not database.is_file():
-        raise StoreError(f"{database}: there is no such file", advice=_ADVICE)
+        raise StoreError(f"{database}: there is no such file", advice=_MISSING_ADVICE)
     try:
         with opened(database, threads=1) as connection:
             _check(connection, database)

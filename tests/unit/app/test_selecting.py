@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import factory_plans as make
 import pytest
+import safetensors.numpy
 
 from hwmatrix.app.selecting import fetch_weights, select
 from hwmatrix.errors import ConfigError, FactoryError, NothingSelectedError
@@ -55,7 +56,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def checkpoint(folder: Path, config: dict[str, Any] | None = None, weights: str = "model.safetensors") -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config or BERT), encoding="utf-8")
-    (folder / weights).write_bytes(b"")
+    (folder / weights).write_bytes(safetensors.numpy.save({}))
     return folder
 
 

@@ -15,9 +15,11 @@ from hwmatrix.cli import main
 from hwmatrix.generate import reproduction as reproducing
 from hwmatrix.generate import test_plan
 from hwmatrix.generate.model_code import ModelCode
+from hwmatrix.knowledge.measured_cell import find_cell
 from hwmatrix.knowledge.requirements import RequirementsError
 from hwmatrix.matrix.load import load
 from hwmatrix.records import Family
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,6 +175,7 @@ def test_the_cache_is_cleared_first(project: Path, capsys: pytest.CaptureFixture
         (("--reproduce", "bert", "cpu", "--database", str(RECORDED)), 3, "passes in run"),
         (("--reproduce", "bert-base-uncased", "cpu", "--database", str(RECORDED)), 3, "passes in run"),
         (("--reproduce", "bert", "tpu", "--database", str(RECORDED)), 2, "has no target 'tpu'"),
+        (("--reproduce", "bert", "qn", "--database", str(RECORDED)), 2, "hwmatrix matrix --models bert --targets qn"),
         (
             ("--reproduce", "mixtral", "qnn", "--database", str(RECORDED), "--output", "no/where.py"),
             2,
@@ -184,7 +187,9 @@ def test_mistakes_are_reported_and_nothing_is_written(
     project: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, message: str
 ) -> None:
     assert hwmatrix("generate", *words) == code
-    assert message in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert message in told
+    assert code == 2 or "building" not in told
     assert files_in(project) == ["matrix.yaml"]
 
 
@@ -230,3 +235,11 @@ def test_the_default_database_is_that_of_the_latest_reports(project: Path, capsy
     (project / "reports" / "latest" / "matrix.duckdb").write_bytes(RECORDED.read_bytes())
     assert hwmatrix("generate", "--reproduce", "swin", "qnn", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["dtype"] == "a16w8"
+
+
+def test_the_example_of_a_script_is_a_cell_that_has_one() -> None:
+    _, _, example = str(generating.generate_command.__doc__).partition("hwmatrix generate --reproduce ")
+    model, target, _, database = example.split()
+    cell = find_cell(ROOT / database, model, target)
+    assert cell.settings.new_tokens == 0
+    assert descriptor_of(cell.target.backend).script is not None

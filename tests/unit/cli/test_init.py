@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.numpy
 import yaml
 
 from hwmatrix.app.type_models import TypeModels
@@ -38,7 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def checkpoint(folder: Path, config: dict[str, Any] | None = None) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config or BERT), encoding="utf-8")
-    (folder / "model.safetensors").write_bytes(b"")
+    (folder / "model.safetensors").write_bytes(safetensors.numpy.save({}))
     return folder
 
 

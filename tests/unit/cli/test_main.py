@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -241,7 +242,8 @@ def test_no_target_can_run_here(project: Path, executor: FakeExecutor, capsys: p
         (("matrix", "--bogus"), "--bogus"),
         (("nonsense",), "nonsense"),
         (("matrix", "--workers", "0"), "--workers"),
-        (("matrix", "--size", "medium"), "medium"),
+        (("matrix", "--size", "medium"), "Invalid value for '--size': 'medium'"),
+        (("matrix", "--detect-only", "--resume"), "--resume"),
         (("matrix", "--isolation", "jail"), "jail"),
         (("matrix", "--matrix", "missing.yaml"), "missing.yaml: cannot be read"),
         (("matrix", "--models", "brt"), "did you mean 'bert'?"),
@@ -316,6 +318,40 @@ def test_no_isolation_is_possible(monkeypatch: pytest.MonkeyPatch, error: Except
     assert hwmatrix("matrix") == code
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("history", "hwmatrix history --add reports/latest"),
+        ("history bert", "hwmatrix history --add reports/latest"),
+        ("gate", "hwmatrix matrix"),
+        ("report", "hwmatrix matrix"),
+        ("badges", "hwmatrix matrix"),
+        ("groups", "hwmatrix matrix"),
+        ("show", "hwmatrix matrix"),
+        ("publish nowhere", "hwmatrix matrix"),
+        ("merge nowhere", "hwmatrix matrix"),
+    ],
+)
+def test_without_results_the_command_that_makes_them_is_named(words: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix(*words.split()) == 7
+    printed = capsys.readouterr().err
+    assert command in printed
+    assert "hwmatrix merge" not in printed
+
+
+def test_a_broken_plan_is_not_blamed_on_an_option_that_was_not_used(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "plan.json").write_text("{", encoding="utf-8")
+    assert hwmatrix("merge", ".") == 7
+    assert "--resume" not in capsys.readouterr().err
+
+
+def test_an_option_shows_one_default() -> None:
+    for command in typer.main.get_command(program()).commands.values():  # type: ignore[attr-defined]
+        help_text = command.get_help(typer.Context(command))
+        blocks = re.split(r"\n  -", help_text)
+        assert [block for block in blocks if block.count("[default:") > 1] == []
+
+
 @pytest.mark.parametrize("argv", [("merge", "."), ("report", "--output-dir", "nowhere"), ("report", "--database", "matrix.yaml")])
 def test_files_with_other_content_are_refused(argv: tuple[str, ...]) -> None:
     assert hwmatrix(*argv) == 7
@@ -341,11 +377,15 @@ def test_merging_and_reporting_again(project: Path, executor: FakeExecutor, caps
     (run,) = (project / "reports" / "latest" / "runs").iterdir()
     (run / "shards" / "cpu-broken.duckdb").write_text("text")
     capsys.readouterr()
-    assert hwmatrix("merge") == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert hwmatrix("merge") == 7
+    printed = capsys.readouterr()
+    again = f"hwmatrix run {run.relative_to(project)} --targets cpu --output-dir reports/latest"
+    assert printed.err.splitlines()[-1] == again
+    assert printed.out.splitlines() == [
         "rejected cpu-broken.duckdb: it has no sidecar: it was never finished, or not copied whole",
         "0 shards merged (0 rows), 1 known before, 1 rejected",
     ]
+    assert hwmatrix(*shlex.split(again)[1:]) == 0
     assert hwmatrix("merge", str(run), "--database", "other.duckdb") == 0
     assert "1 shard merged" in capsys.readouterr().out
     assert hwmatrix("report", "--database", "other.duckdb", "--output-dir", "again") == 0

@@ -93,7 +93,7 @@ def test_a_plan_is_written_only_into_a_folder_that_is_named_and_new(project: Pat
     planned(project)
     capsys.readouterr()
     assert hwmatrix("plan", "--output-dir", "planned") == 7
-    assert "planned" in capsys.readouterr().err
+    assert "Errno" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("steps", sorted(set(itertools.permutations(("plan", "into reports", "run", "run")))))
@@ -108,7 +108,7 @@ def test_no_plan_is_what_resume_and_merge_continue(project: Path, steps: tuple[s
             assert hwmatrix("plan", *(("--output-dir", str(reports / f"planned-{number}")) if step == "into reports" else ())) == 0
     assert executed is not None
     assert RunFolder.latest(reports).path.name == executed
-    assert hwmatrix("merge") == 0
+    assert hwmatrix("merge") == 7  # nothing ran
     with duckdb.connect(str(reports / "matrix.duckdb"), read_only=True) as connection:
         assert connection.execute("SELECT run_id FROM runs").fetchall() == [(executed,)]
 
@@ -117,6 +117,7 @@ def test_a_plan_in_a_workflow_writes_outputs(project: Path, monkeypatch: pytest.
     monkeypatch.setenv("GITHUB_OUTPUT", str(project / "output"))
     (project / "images/cpu").mkdir(parents=True)
     (project / "images/cpu/Dockerfile").write_text("FROM scratch\n", encoding="utf-8")
+    (project / "images/cpu/requirements.txt").touch()
     folder = planned(project, "--format", "github", "--targets", "cpu", "cuda")
     outputs = dict(line.split("=", 1) for line in (project / "output").read_text(encoding="utf-8").splitlines())
     assert outputs["run-id"] == run_id(folder)

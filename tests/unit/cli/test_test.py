@@ -343,7 +343,7 @@ def test_the_table(executor: ScriptedExecutor, capsys: pytest.CaptureFixture[str
     assert "│ openvino │ openvino │ pass   │ float32 │ 1 (asked: 2) │" in printed.out
     assert f"openvino, batch 2: oom: {OUT_OF_MEMORY}" in printed.out
     assert "  - Use a smaller batch or a shorter sequence." in printed.out
-    assert "repeat: nox -s matrix -- --models bert --size tiny --targets openvino --dtypes float32 --isolation container" in printed.out
+    assert "repeat: hwmatrix matrix --models bert --size tiny --targets openvino --dtypes float32 --isolation container" in printed.out
     assert "repeat: hwmatrix test --model bert --size tiny --device openvino --batch-size 1" in printed.out
 
 

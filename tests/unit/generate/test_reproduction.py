@@ -388,8 +388,8 @@ def test_the_newest_failing_cell_is_chosen_and_the_others_are_listed() -> None:
     ("model", "target", "options", "message"),
     [
         ("mixtrall", "qnn", {}, r"has no model 'mixtrall' \(did you mean 'mixtral'"),
-        ("bert", "qn", {}, r"has no target 'qn' \(did you mean 'qnn'.*nox -s matrix -- --models bert --targets qn"),
-        ("bert", "cuda", {}, r"was not executed \(unavailable\): no NVIDIA driver.*nox -s matrix"),
+        ("bert", "qn", {}, r"has no target 'qn' \(did you mean 'qnn'.*hwmatrix matrix --models bert --targets qn"),
+        ("bert", "cuda", {}, r"was not executed \(unavailable\): no NVIDIA driver.*hwmatrix matrix"),
         ("stable-diffusion", "cpu", {}, r"was not executed \(factory_error\): a pipeline of the diffusers.*nothing to run"),
         ("bert", "qnn", {"dtype": Dtype.FLOAT32}, "in other settings only .*float16 in tiny"),
         ("bert", "cpu", {"size": Size.FULL}, "in other settings only .*float32 in tiny"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,13 @@ def test_without_an_engine_the_error_says_what_was_tried_and_what_to_do(tmp_path
         engines.connect({"DOCKER_HOST": f"unix://{tmp_path}/none.sock", "HOME": str(tmp_path)})
     assert "none.sock" in caught.value.message
     assert "--isolation venv" in caught.value.advice
+
+
+def test_without_the_package_the_advice_is_to_install_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "docker", None)
+    with pytest.raises(EngineError) as caught:
+        engines.connect({"DOCKER_HOST": "unix:///nowhere"})
+    assert caught.value.advice == "pip install 'hwmatrix[host]'"
 
 
 def test_every_distinct_client_on_path_is_found_once_in_order(tmp_path: Path) -> None:

@@ -226,6 +226,16 @@ def test_a_wrong_value_is_reported_with_its_line(tmp_path: Path, old: str, new: 
             "images: {reference: cpo}\ntargets:",
             "matrix.yaml:7: images.reference is the unknown target 'cpo' (did you mean 'cpu'?",
         ),
+        (
+            "image: cpu",
+            "image: cpo",
+            "matrix.yaml:8: the image of target 'cpu' is 'cpo', and there is no images/cpo/requirements.txt",
+        ),
+        (
+            "image: cpu",
+            "image: cpu, base: torch-cpo",
+            "matrix.yaml:8: the base of target 'cpu' is 'torch-cpo', and there is no images/",
+        ),
         ("    class:", "    weights: hub\n    class:", "matrix.yaml:10: model 'bert' has weights: hub and no hub_id (add hub_id, or use"),
         ("  full: {batch: 2}\n", "", "matrix.yaml:2: sizes.full is missing (add it: --size and --all can request either)"),
         (

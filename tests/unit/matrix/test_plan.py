@@ -54,6 +54,17 @@ def planned(matrix: LoadedMatrix, **selection: Any) -> list[str]:
     return [f"{cell.model}/{cell.size.value}" for cell in plan.cells]
 
 
+def test_a_checkpoint_of_matrix_yaml_that_is_not_there_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(TEXT.replace("class: ViTModel,", f"class: ViTModel, weights: {tmp_path}/mine,"), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        planned(load(path))
+    assert [problem.where for problem in caught.value.problems] == [f"{path}:11"]
+    assert planned(load(path), models=("bert",)) == ["bert/tiny"]
+    (tmp_path / "mine").mkdir()
+    assert len(planned(load(path))) == 3
+
+
 def test_the_default_suite_is_used_if_nothing_is_selected(matrix: LoadedMatrix) -> None:
     assert planned(matrix) == ["vit/tiny", "bert/tiny", "deberta/tiny"]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import fake_types as fake
 import pydantic
 import pytest
+import safetensors.numpy
 
 from hwmatrix.app.selecting import fetch_weights, select
 from hwmatrix.errors import ConfigError, NothingSelectedError
@@ -144,7 +145,7 @@ def test_a_folder_named_like_a_type_is_a_checkpoint(matrix: LoadedMatrix, here: 
 def test_a_checkpoint_is_in_no_suite(matrix: LoadedMatrix, here: Path) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "config.json").write_text('{"model_type": "bert", "architectures": ["BertForMaskedLM"]}', encoding="utf-8")
-    (here / "mine" / "model.safetensors").write_bytes(b"")
+    (here / "mine" / "model.safetensors").write_bytes(safetensors.numpy.save({}))
     (problem,) = refused(matrix, "./mine", suite="all")
     assert problem.startswith("--suite all: mine is not in it")
     assert names(planned(matrix, "./mine")) == ["mine"]

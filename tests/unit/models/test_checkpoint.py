@@ -7,7 +7,9 @@ import pickle
 import sys
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 from hwmatrix.errors import FactoryError, RefusedError
 from hwmatrix.models.checkpoint import inspect, plan_for
@@ -33,8 +35,14 @@ def checkpoint(folder: Path, config: dict[str, Any], weights: str | None = "mode
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     if weights:
-        (folder / weights).write_bytes(b"weights")
+        (folder / weights).write_bytes(safetensors.numpy.save({}))
     return folder
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage\n", safetensors.numpy.save({"x": np.zeros(9)})[:-1]], ids=["empty", "garbage", "cut"])
+def test_damaged_weights(folder: Path, content: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    assert error_type(folder) == "weights_broken"
 
 
 def error_type(folder: Path) -> str:
@@ -64,7 +72,7 @@ def test_positions_of_a_nested_text_model_count(tmp_path: Path) -> None:
 
 def test_shards_of_an_index(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "sharded", BERT, weights="b.safetensors")
-    (folder / "a.safetensors").write_bytes(b"a")
+    (folder / "a.safetensors").write_bytes(safetensors.numpy.save({}))
     index = {"weight_map": {"x": "b.safetensors", "y": "a.safetensors", "z": "a.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     assert inspect(folder).weights == (folder / "a.safetensors", folder / "b.safetensors")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import huggingface_hub
 import pytest
+import safetensors.numpy
 from huggingface_hub import errors
 
 from hwmatrix.errors import FactoryError, RefusedError
@@ -39,7 +40,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
         made.append({"hub_id": hub_id, **options})
         (folder / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": ["BertForMaskedLM"]}), encoding="utf-8")
         if "*.safetensors" in options["allow_patterns"]:
-            (folder / "model.safetensors").write_bytes(b"weights")
+            (folder / "model.safetensors").write_bytes(safetensors.numpy.save({}))
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)

@@ -10,7 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -90,7 +92,7 @@ def test_the_size_of_a_checkpoint_depends_on_its_weight_files(tmp_path: Path, mo
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}', encoding="utf-8")
     plan = dataclasses.replace(PLAN, weights=str(checkpoint))
-    for content in (b"1", b"22"):
+    for content in (safetensors.numpy.save({"x": np.zeros(size)}) for size in (1, 2)):
         (checkpoint / "model.safetensors").write_bytes(content)
         size = dataclasses.replace(SIZE, stored_bytes=len(content))
         monkeypatch.setattr("hwmatrix.models.sizes._cached_size", lambda *_, size=size: size)

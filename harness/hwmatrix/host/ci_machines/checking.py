@@ -19,7 +19,7 @@ from hwmatrix.hardware import container
 from hwmatrix.hardware.detector import detect
 from hwmatrix.host import pip_settings
 from hwmatrix.host.base_image import image_digest
-from hwmatrix.host.engine import BUILDER_ADVICE, INSTALL_ADVICE, Engine, connect
+from hwmatrix.host.engine import BUILDER_ADVICE, Engine, connect
 from hwmatrix.host.images import image_tag
 from hwmatrix.records.backends import descriptor_of
 
@@ -81,12 +81,12 @@ def check(spec: MatrixSpec, targets: Sequence[str], environment: Mapping[str, st
     chosen = {name: spec.targets[name] for name in targets}
     native = tuple(name for name, target in chosen.items() if target.native)
     contained = {name: target for name, target in chosen.items() if not target.native}
-    engine, problem = connected(environment)
+    engine, problem, advice = connected(environment)
     info, built = _asked(engine, contained)
     findings = (
         _git(environment),
         *_python(environment, native),
-        *(_engine(engine, problem, tuple(contained)) if contained else ()),
+        *(_engine(engine, problem, advice, tuple(contained)) if contained else ()),
         *(_images_space(engine, info, {name: target for name, target in contained.items() if name not in built}) if engine else ()),
         _cache_space(cache),
         *_hardware(chosen),
@@ -99,12 +99,12 @@ def check(spec: MatrixSpec, targets: Sequence[str], environment: Mapping[str, st
     return Report(findings=findings, targets=tuple(_readiness(name, findings) for name in targets))
 
 
-def connected(environment: Mapping[str, str], *, need_builder: bool = True) -> tuple[Engine | None, str]:
-    """Connect to the engine. Return it, or None with the reason."""
+def connected(environment: Mapping[str, str], *, need_builder: bool = True) -> tuple[Engine | None, str, str]:
+    """Connect to the engine. Return it, or None with the reason and what to do."""
     try:
-        return connect(environment, need_builder=need_builder), ""
+        return connect(environment, need_builder=need_builder), "", ""
     except EngineError as error:
-        return None, error.message
+        return None, error.message, error.advice
 
 
 def _finding(what: str, fact: str, mend: str | None = None, targets: tuple[str, ...] = ()) -> Finding:
@@ -150,9 +150,9 @@ def _python(environment: Mapping[str, str], native: tuple[str, ...]) -> list[Fin
     return [*findings, _finding("pip", f"{names or 'the public package index'}{certificates}{problem}")]
 
 
-def _engine(engine: Engine | None, problem: str, targets: tuple[str, ...]) -> list[Finding]:
+def _engine(engine: Engine | None, problem: str, advice: str, targets: tuple[str, ...]) -> list[Finding]:
     if engine is None:
-        return [_finding("engine", problem, INSTALL_ADVICE, targets)]
+        return [_finding("engine", problem, advice, targets)]
     fact = f"{engine.version} ({engine.operating_system}), API {engine.api_version}, cgroups {engine.cgroup_version}"
     if engine.builder is None:
         builder = _finding("builder", engine.builder_problem, BUILDER_ADVICE, targets)

@@ -306,7 +306,7 @@ def test_while_another_command_runs_only_runs_can_be_removed() -> None:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with an old and a new bundle, an old and a newer run, and no engine."""
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(checking, "connected", lambda *_, **__: (None, "no engine"))
+    monkeypatch.setattr(checking, "connected", lambda *_, **__: (None, "no engine", "start one"))
     monkeypatch.setattr(pruning, "others", lambda: iter(()))
     bundle(tmp_path / "cache", KEYS[0], 90)
     bundle(tmp_path / "cache", KEYS[1], 0)

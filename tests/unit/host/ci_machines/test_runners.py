@@ -54,7 +54,7 @@ class Machine:
         (folder / "docker").mkdir()
         (folder / "bin").mkdir()
         (folder / "bin" / "git").touch(mode=0o755)
-        patch.setattr(checking, "connected", lambda *_, **__: (self.engine, "" if self.engine else "no socket"))
+        patch.setattr(checking, "connected", lambda *_, **__: (self.engine, *(("", "") if self.engine else ("no socket", "start it"))))
         patch.setattr(checking, "_asked", lambda *_: (self.info if self.engine else {}, self.built))
         patch.setattr(checking, "_free_mb", lambda path: self.free.get(path, 100_000))
         patch.setattr(checking, "detect", lambda kind, **_: self.detections[Backend(kind)])
