@@ -73,7 +73,7 @@ def history_command(
             )
     database = database_at(database)
     if not database.is_file():
-        raise StoreError(f"{database}: there is no such history", advice=f"Add a run to it: hwmatrix history --add {DEFAULT_OUTPUT}")
+        raise StoreError(f"{database}: there is no such file", advice=f"Add a run to it: hwmatrix history --add {DEFAULT_OUTPUT}")
     runs = read_runs(database)
     model = None if model is None else name_on_record(model, database)
     trends = read_trends(database, model=model, target=target) if model is not None else ()

@@ -59,7 +59,7 @@ def test_a_checkpoint_of_matrix_yaml_that_is_not_there_is_refused_with_its_line(
     path.write_text(TEXT.replace("class: ViTModel,", f"class: ViTModel, weights: {tmp_path}/mine,"), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         planned(load(path))
-    assert [problem.where for problem in caught.value.problems] == [f"{path}:11"]
+    assert [problem.where for problem in caught.value.problems] == [f"{path}:12"]
     assert planned(load(path), models=("bert",)) == ["bert/tiny"]
     (tmp_path / "mine").mkdir()
     assert len(planned(load(path))) == 3
