@@ -349,6 +349,27 @@ def test_by_default_the_htp_gets_the_operators_of_the_export(tmp_path: Path, dty
     assert made.prepared.preparation == given.prepared.preparation == (Preparation.TORCH_EXPORT, Preparation.FIXED_SHAPES)
 
 
+def test_quantizing_writes_nothing_into_the_folder_of_the_export(tmp_path: Path) -> None:
+    """In a container it is read-only. The tool prepares a norm in a copy, and reads a product from where it is."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    from hwmatrix.targets.qnn.graph import make_graph
+
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 4)) for name in ("x", "y")]
+    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32), "weight")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "weight"], ["y"], name="first")], "product", values[:1], values[1:], [weight]
+    )
+    path, own = tmp_path / "model.onnx", tmp_path / "own"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    own.mkdir()
+    changed_at = tmp_path.stat().st_mtime_ns
+    made = make_graph(export("torch", path), own, dtype=Dtype.A8W8, samples=[{"x": np.ones((2, 4), np.float32)}])
+    assert made.path.parent == own
+    assert tmp_path.stat().st_mtime_ns == changed_at
+
+
 def test_the_float16_graph_keeps_masks_and_the_export_is_left_alone(tmp_path: Path) -> None:
     import onnx_ir
 

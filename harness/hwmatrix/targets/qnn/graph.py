@@ -17,6 +17,7 @@ from onnxscript import version_converter
 from onnxscript.rewriter import pattern
 
 from hwmatrix.models.calibration import CALIBRATION_SAMPLES
+from hwmatrix.models.onnx_exporters import save
 from hwmatrix.records import Dtype, Preparation, Prepared
 from hwmatrix.targets.onnx import rewriting
 
@@ -217,9 +218,10 @@ def _quantize(path: Path, folder: Path, dtype: Dtype, samples: Sequence[Mapping[
     prepared, quantized = folder / "prepared.onnx", folder / f"{path.stem}-{dtype.value}.onnx"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the quantization tools use deprecated calls of onnx and numpy
-        source = prepared if qnn.qnn_preprocess_model(path, prepared) else path
-        config = qnn.get_qnn_qdq_config(source, Reader(samples), activation_type=activations, weight_type=quantization.QuantType.QUInt8)
-        quantization.quantize(source, quantized, config)
+        if not qnn.qnn_preprocess_model(path, prepared):  # the tool writes beside what it reads, and an export's folder may be read-only
+            save(onnx_ir.load(path), prepared)
+        config = qnn.get_qnn_qdq_config(prepared, Reader(samples), activation_type=activations, weight_type=quantization.QuantType.QUInt8)
+        quantization.quantize(prepared, quantized, config)
     return quantized
 
 
