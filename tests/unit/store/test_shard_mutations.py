@@ -219,19 +219,22 @@ def test_a_changed_shard_is_rejected_or_harmless(template: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("table", ["cells", "outputs", "stages", "samples", "shards"])
 def test_extreme_numbers_stop_no_report(table: str, template: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(template, tmp_path / template.name)
     with duckdb.connect(str(template / "shards" / f"cpu-{OWN}.duckdb"), read_only=True) as connection:
         columns = connection.execute(f"SELECT column_name, column_type FROM (DESCRIBE {table})").fetchall()  # noqa: S608
-    changes = [value(table, name, f"{extreme}::{kind}") for name, kind in columns for extreme in EXTREMES.get(kind, ())]
-    for number, change in enumerate(changes):
+    changes = [(at, value(table, name, f"{each}::{kind}")) for name, kind in columns for at, each in enumerate(EXTREMES.get(kind, ()))]
+    folder = shutil.copytree(template, tmp_path / "each" / template.name)
+    for number, (_, change) in enumerate(changes):
         mutated(template, folder, f"{number:012x}", change)
-        database = tmp_path / "matrix.duckdb"
-        report = merge([folder], database)
-        if not report.rejected:
-            texts, _ = rendered(database, tmp_path / "reports", history=None, beside=False, cache=tmp_path / "cache")
-            assert "Infinity" not in texts["matrix.json"], change
-        for made in (database, *(folder / "shards").glob(f"cpu-{number:012x}*")):
-            made.unlink()
+    rejected = {rejection.file for rejection in merge([folder], tmp_path / "each.duckdb").rejected}
+    accepted = [each for number, each in enumerate(changes) if f"cpu-{number:012x}.duckdb" not in rejected]
+    assert accepted
+    for extreme in {at for at, _ in accepted}:
+        folder = shutil.copytree(template, tmp_path / str(extreme) / template.name)
+        mutated(template, folder, f"{0:012x}", *(change for at, change in accepted if at == extreme))
+        database = tmp_path / f"{extreme}.duckdb"
+        assert merge([folder], database).rejected == ()
+        texts, _ = rendered(database, tmp_path / "reports", history=None, beside=False, cache=tmp_path / "cache")
+        assert "Infinity" not in texts["matrix.json"]
 
 
 @pytest.mark.parametrize("domain", [*INVALID, *(name for name, kind in vars(vocabulary).items() if isinstance(kind, enum.EnumMeta))])
