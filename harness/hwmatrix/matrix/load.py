@@ -318,7 +318,7 @@ def _image_problems(spec: MatrixSpec, root: Path) -> Iterator[tuple[Location, st
             ("image", target.image, images, f"{target.image}/requirements.txt"),
             ("base", target.base, stages, f"base/{target.base}.txt"),
         ):
-            if value not in known:
+            if value not in known and value != name:  # a target of another package may run without an image of its own name
                 hint = f"{near_miss(value, known)}; or add {IMAGES}/{needed} beside this file (docs/images.md)"
                 yield ("targets", name, key), f"the {key} of target {name!r} is {value!r}, and there is no {IMAGES}/{needed}", hint
 

@@ -22,6 +22,10 @@ BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "max_positio
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+EMPTY = (8).to_bytes(8, "little") + b"{}      "
+"""A safetensors file without tensors."""
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder and an empty hub cache."""
@@ -34,7 +38,7 @@ def checkpoint(folder: Path, config: dict[str, Any] = BERT, weights: str | None 
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     if weights:
-        (folder / weights).write_bytes(b"")
+        (folder / weights).write_bytes(EMPTY)
     return folder
 
 

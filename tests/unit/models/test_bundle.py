@@ -112,12 +112,12 @@ def test_key_depends_on_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_key_of_a_folder_depends_on_its_content(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}', encoding="utf-8")
     weights = tmp_path / "model.safetensors"
-    weights.write_bytes(b"one")
+    weights.write_bytes((8).to_bytes(8, "little") + b"{}      ")
     plan = dataclasses.replace(PLAN, weights=str(tmp_path))
     before = bundle_key(plan)
     (tmp_path / "README.md").write_text("of no consequence", encoding="utf-8")
     assert bundle_key(plan) == before
-    weights.write_bytes(b"two")
+    weights.write_bytes((9).to_bytes(8, "little") + b"{}       ")
     assert bundle_key(plan) != before
 
 

@@ -53,7 +53,7 @@ def test_another_plan_version_is_refused_with_advice() -> None:
     data = json.loads(to_json(make.plan())) | {"schema": "hwmatrix/plan/2"}
     with pytest.raises(StoreError, match=r"plan version 'hwmatrix/plan/2', this hwmatrix reads 'hwmatrix/plan/1'") as caught:
         plan_from_json(json.dumps(data), where="old/plan.json")
-    assert caught.value.advice == "Start a new run without --resume."
+    assert "hwmatrix plan" in (caught.value.advice or "")
     assert str(caught.value).startswith("old/plan.json: ")
 
 

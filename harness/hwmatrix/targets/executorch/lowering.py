@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import re
 import warnings
@@ -177,6 +178,8 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors], *,
 
     class WithoutIntegers(XNNPACKQuantizer):  # type: ignore[misc]
         def transform_for_annotation(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
+            if str(super().transform_for_annotation(copy.deepcopy(model)).graph) != str(model.graph):
+                kept.append("numbers")  # it would have made tensors of them
             return model
 
         def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
