@@ -161,7 +161,11 @@ def test_cells_show_latency_speed_or_memory_but_no_speed_of_an_emulator(page: Pa
     first: list[str] = page.evaluate("[...document.querySelector('#matrix .body [role=row]').children].map(cell => cell.innerText)")
     assert first[1].endswith(" ms")
     assert first[10].endswith("software")
-    emulated = [["Medium", "emulated"], ["Low", "model changed, emulated"], ["Low", "model changed, emulated"]]  # in 16 and 8 bits, their graphs were rewritten
+    emulated = [
+        ["Medium", "emulated"],
+        ["Low", "model changed, emulated"],
+        ["Low", "model changed, emulated"],
+    ]  # in 16 and 8 bits, their graphs were rewritten
     assert [cell.split("\n") for cell in first[7:10]] == emulated
     page.go(f"{published}#view=matrix&show=speed")
     first = page.evaluate("[...document.querySelector('#matrix .body [role=row]').children].map(cell => cell.innerText)")

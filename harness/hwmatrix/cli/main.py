@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from hwmatrix import __version__
 from hwmatrix.basics.interrupts import INTERRUPTED, forget_interrupt, interrupt_on_sigterm
 from hwmatrix.basics.text import visible
-from hwmatrix.cli.terminal import echo
+from hwmatrix.cli.terminal import echo, unread
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 
 _COMMANDS: Final = (
@@ -73,9 +73,10 @@ _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; return its exit code (docs/cli.md lists them). If the reader of the output goes, click ends the command."""
+    """Run one command; return its exit code (docs/cli.md lists them). If the reader of the output goes, the work is done all the same."""
+    unread.clear()
     try:
-        return _main(argv)
+        return _main(argv) or (CLOSED_PIPE if unread else 0)
     except SystemExit as error:
         if not isinstance(error.__context__, BrokenPipeError):
             raise

@@ -40,6 +40,15 @@ def test_output_of_rich_ends_like_output_of_typer(tmp_path: Path, words: list[st
     assert capfd.readouterr().err == ""
 
 
+def test_every_file_is_written_although_nobody_reads_which(tmp_path: Path) -> None:
+    database = sweep(tmp_path / "matrix.duckdb", models=2)
+    report = ("report", "--database", str(database), "--output-dir")
+    assert main([*report, str(tmp_path / "read")]) == 0
+    assert exit_code_when_closed(*report, str(tmp_path / "unread")) == CLOSED
+    read, unread = ({path.name for path in (tmp_path / name).rglob("*")} for name in ("read", "unread"))
+    assert unread == read
+
+
 def test_an_error_keeps_its_code(capfd: pytest.CaptureFixture[str]) -> None:
     assert exit_code_when_closed("show", "--database", "nowhere.duckdb") == 7
     assert "nowhere.duckdb" in capfd.readouterr().err
