@@ -41,10 +41,10 @@ def assets_command(
     """
     if body is not None and notes is None:
         raise ConfigError([Problem(where="--body", what="it is only used for the new release text", hint="add --notes FILE")])
-    made = make_assets(reports, folder)
-    echo(f"wrote {len(made.names)} files into {folder}: {', '.join(made.names)}")
-    if made.missing:
-        echo(f"missing: {', '.join(made.missing)}")
+    assets = make_assets(reports, folder)
+    echo(f"wrote {len(assets.names)} files into {folder}: {', '.join(assets.names)}")
+    if assets.missing:
+        echo(f"missing: {', '.join(assets.missing)}")
     if notes is None:
         return
     diff = None

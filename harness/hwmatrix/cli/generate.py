@@ -242,22 +242,22 @@ def _reproduce(cell: tuple[str, str], database: Path, chosen: Mapping[str, Any],
     """
     name = name_on_record(cell[0], database)
     try:
-        made = reproduce(name, cell[1], database=database, say=functools.partial(echo, err=True), **chosen)
+        reproduction = reproduce(name, cell[1], database=database, say=functools.partial(echo, err=True), **chosen)
     except CellFailure as failure:
         what = f"the model cannot be built here, and so its inputs cannot either: {failure}"
         found = find_cell(database, name, cell[1], **{key: chosen[key] for key in ("dtype", "size", "generation")}, passing=chosen["force"])
         hint = f"use the versions that it was measured with: {install_line(found)}"
         raise ConfigError([Problem(where=f"--reproduce {' '.join(cell)}", what=what, hint=hint)]) from failure
     if file == _STANDARD_OUTPUT:
-        if made.data:
+        if reproduction.data:
             what = "the script reads a folder beside it"
             raise ConfigError([Problem(where="--output -", what=what, hint="name a file")])
-        echo(made.script, nl=False)
+        echo(reproduction.script, nl=False)
         return
-    found = made.cell
+    found = reproduction.cell
     kind = "_generation" if found.settings.new_tokens else ""
     file = file or _replaceable(Path(f"reproduce_{slug(found.model.name)}_{slug(found.target.name)}{kind}.py"))
-    _write(made, file)
+    _write(reproduction, file)
     facts = {
         "model": found.model.name,
         "target": found.target.name,
@@ -269,14 +269,14 @@ def _reproduce(cell: tuple[str, str], database: Path, chosen: Mapping[str, Any],
         "also_failing": list(found.also_failing),
         "database": str(database),
         "path": str(file),
-        "data": str(file.with_suffix("")) if made.data else None,
+        "data": str(file.with_suffix("")) if reproduction.data else None,
         "run": f"python {file}",
     }
     if output is Format.JSON:
         echo(json.dumps(facts, indent=2))
         return
-    if made.data:
-        echo(f"wrote {facts['data']}: {made.described}; keep it beside the script")
+    if reproduction.data:
+        echo(f"wrote {facts['data']}: {reproduction.described}; keep it beside the script")
     echo(f"wrote {file}: {facts['model']} on {facts['target']}, {facts['dtype']}, {facts['size']}: {facts['status']}")
     if found.message:
         echo(f"  as measured: {found.message}")

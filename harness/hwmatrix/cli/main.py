@@ -16,7 +16,8 @@ from typer.core import TyperGroup
 from hwmatrix import __version__
 from hwmatrix.basics.interrupts import INTERRUPTED, forget_interrupt, interrupt_on_sigterm
 from hwmatrix.basics.text import visible
-from hwmatrix.cli.terminal import echo, unread
+from hwmatrix.cli.closed_pipe import lasting_outputs
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 
 _COMMANDS: Final = (
@@ -67,21 +68,19 @@ _CONTINUED: Final = frozenset({"matrix", "ops"})
 """Commands with the option --resume."""
 _TOLD_ON_IMPORT: Final = ("torchao", "torch.utils._pytree")
 """Loggers that warn when torchao is imported, about GPUs and classes of its own. transformers imports it wherever it is installed."""
-_LOG = logging.getLogger(__name__)
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 """click's UsageError. Some versions of typer include their own click."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return its exit code (docs/cli.md lists them). If the reader of the output goes, the work is done all the same."""
-    unread.clear()
-    try:
-        return _main(argv) or (CLOSED_PIPE if unread else 0)
-    except SystemExit as error:
-        if not isinstance(error.__context__, BrokenPipeError):
+    with lasting_outputs() as unread:
+        try:
+            return _main(argv) or (CLOSED_PIPE if unread() else 0)
+        except SystemExit as error:  # as click ends after a broken pipe: here that of another connection
+            if isinstance(error.__context__, BrokenPipeError):
+                raise error.__context__ from None
             raise
-        _LOG.info("a pipe is closed", exc_info=error.__context__)
-        return CLOSED_PIPE
 
 
 def _main(argv: list[str] | None) -> int:

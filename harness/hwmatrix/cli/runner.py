@@ -139,10 +139,10 @@ def prune_command(
         state = f"stays: {reason}" if reason else "removed" if yes else "would be removed"
         echo(f"{item.kind.value:<12} {_mb(item.size):>9}  {item.used_at:%Y-%m-%d}  {item.name}: {state}")
     done = [item for item, problem in problems.items() if problem is None]
-    kept = [item for item in items if item not in problems]
+    remaining = [item for item in items if item not in problems]
     verb = "removed" if yes else "would be removed (with --yes)"
     total = _mb(sum(item.size for item in done))
-    echo(f"{len(done)} of {len(items)} {verb}: at least {total}; {len(kept)} stay with {_mb(sum(item.size for item in kept))}")
+    echo(f"{len(done)} of {len(items)} {verb}: at least {total}; {len(remaining)} stay with {_mb(sum(item.size for item in remaining))}")
 
 
 def _inventory(client: docker.DockerClient | None, cache: Path, output: Path) -> list[inventory.Item]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +11,11 @@ from rich.text import Text
 from hwmatrix.basics.text import visible
 
 _KEPT = "\n\t"
-unread: set[str] = set()
-"""The streams of this command whose reader has gone."""
 
 
 def echo(message: Any = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a message. Control characters other than line breaks and tabs become the replacement character.
-
-    If the reader has gone (``| head -1``), this and all that follows go nowhere, and the command does its work to the end.
-    """
-    stream = sys.stderr if err else sys.stdout
-    try:
-        typer.echo(visible(str(message), keep=_KEPT), err=err, nl=nl)
-    except BrokenPipeError:
-        unread.add("stderr" if err else "stdout")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    """Print a message. Control characters other than line breaks and tabs become the replacement character."""
+    typer.echo(visible(str(message), keep=_KEPT), err=err, nl=nl)
 
 
 def safe_text(message: str = "", style: str = "", **options: Any) -> Text:

@@ -46,10 +46,10 @@ def keep_under(limit_gb: float, bundles: Path, later: Sequence[ModelPlan]) -> st
     chosen = pruning.choose(marked, pruning.Rule(older_than=None, keep_bytes=int(limit)), now())
     problems = [(item, pruning.remove(item, None)) for item in chosen]
     gone = [item.size for item, problem in problems if problem is None]
-    kept = [problem for _, problem in problems if problem is not None]
+    failures = [problem for _, problem in problems if problem is not None]
     left = (size - sum(gone)) / GIB
     told += f": removed {len(gone)} of them, {left:.1f} GiB are left"
-    return told if not kept else f"{told}; {len(kept)} could not be removed ({kept[0]})"
+    return told if not failures else f"{told}; {len(failures)} could not be removed ({failures[0]})"
 
 
 def _marked(item: Item, bundles: Path, needed: set[str]) -> Item:

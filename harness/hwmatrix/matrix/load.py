@@ -221,8 +221,8 @@ def _aliases(kind: Any) -> dict[str, str]:
 def _cross_check(spec: MatrixSpec, path: Path, lines: dict[Location, int]) -> list[Problem]:
     """Check what types cannot express: names that refer to other names."""
     checks = (_size_problems, _tolerance_problems, _suite_problems, _target_problems, _model_problems, _expect_problems)
-    found = [*(problem for check in checks for problem in check(spec)), *_image_problems(spec, path.absolute().parent)]
-    return [Problem(where=f"{path}:{_line(at, lines)}", what=what, hint=hint) for at, what, hint in found]
+    problems = [*(problem for check in checks for problem in check(spec)), *_image_problems(spec, path.absolute().parent)]
+    return [Problem(where=f"{path}:{_line(at, lines)}", what=what, hint=hint) for at, what, hint in problems]
 
 
 def _size_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:

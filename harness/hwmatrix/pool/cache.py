@@ -203,17 +203,17 @@ class ModelCache:
     def _evict(self, entries: Iterable[Entry], reason: str, enough: Callable[[], bool] = lambda: False) -> int:
         """Drop unused models, in the given order, until ``enough()``; return how many. The caller holds the lock."""
         dropped: list[Entry] = []
-        kept: list[Entry] = []
+        owned: list[Entry] = []
         for entry in entries:
             if enough():
                 break
             dropped.append(entry)
             if entry.is_kept:
-                kept.append(entry)
+                owned.append(entry)
             entry.drop()
             if entry.model is not None and not enough():
                 gc.collect()  # frees an unused model in reference cycles
-        for entry in kept:
+        for entry in owned:
             self._keep(entry)
         gone = sum(entry.model is None for entry in dropped)
         self.count[reason] += gone

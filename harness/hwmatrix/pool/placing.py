@@ -41,10 +41,10 @@ def tensor_mb(module: Any, hardware: str) -> dict[str, float]:
                 storages[memory, storage.data_ptr()] = storage.nbytes()
             except (RuntimeError, NotImplementedError):  # sparse and quantized tensors have no storage of their own
                 storages[memory, -id(tensor)] = tensor.numel() * tensor.element_size()
-    taken: dict[str, float] = {}
+    sizes: dict[str, float] = {}
     for (memory, _), size in storages.items():
-        taken[memory] = taken.get(memory, 0.0) + size / MIB
-    return taken
+        sizes[memory] = sizes.get(memory, 0.0) + size / MIB
+    return sizes
 
 
 def move(model: Any, device: Device) -> Any:

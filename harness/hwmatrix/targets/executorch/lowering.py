@@ -174,12 +174,12 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors], *,
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    kept: list[str] = []
+    left_alone: list[str] = []
 
     class WithoutIntegers(XNNPACKQuantizer):  # type: ignore[misc]
         def transform_for_annotation(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
             if str(super().transform_for_annotation(copy.deepcopy(model)).graph) != str(model.graph):
-                kept.append("numbers")  # it would have made tensors of them
+                left_alone.append("numbers")  # it would have made tensors of them
             return model
 
         def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -188,7 +188,7 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors], *,
                 rounding = node.meta.get("quantization_annotation")
                 if rounding is not None and any(map(_holds_integers, (node, *rounding.input_qspec_map))):
                     del node.meta["quantization_annotation"]
-                    kept.append(node.name)
+                    left_alone.append(node.name)
             return annotated
 
     config = get_symmetric_quantization_config(is_per_channel=True)
@@ -207,7 +207,7 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors], *,
         message = "XNNPACK's quantizer found nothing to round in the graph; float32 works"
         raise UnsupportedError(message, needs=("a linear layer or a convolution",), error_type="nothing_to_quantize")
     prepared = exported.prepared.then(f"quantized by PT2E from {len(samples)} inputs: {count} conversions")
-    return dataclasses.replace(exported, program=program, prepared=prepared), (Preparation.KEPT_INTEGERS,) if kept else ()
+    return dataclasses.replace(exported, program=program, prepared=prepared), (Preparation.KEPT_INTEGERS,) if left_alone else ()
 
 
 def _holds_integers(node: torch.fx.Node) -> bool:
