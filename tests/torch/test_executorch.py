@@ -167,6 +167,22 @@ def test_a_model_without_anything_to_replace_says_so() -> None:
     assert caught.value.error_type == "nothing_to_rewrite"
 
 
+def test_numbers_of_float32_are_quantized_as_usual_and_no_integers() -> None:
+    class Halved(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, input_ids: Any) -> dict[str, Any]:
+            return {"result": self.linear(input_ids) * 0.5}
+
+    inputs = {"input_ids": torch.ones(1, 4)}
+    with pytest.raises(UnsupportedError) as caught:
+        lowering.make(lambda: Halved().eval(), inputs, only="torch", samples=[inputs], rewrite=True)
+    assert caught.value.error_type == "nothing_to_rewrite"
+
+
 def test_an_operator_outside_the_core_set_is_named() -> None:
     with pytest.raises(UnsupportedError) as caught:
         made(torch.lgamma)

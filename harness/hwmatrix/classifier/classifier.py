@@ -323,8 +323,8 @@ class HardwareAwareModelClassifier:
     ) -> dict[Backend, HardwareProfile]:
         """The model on every hardware. Its needs, determined on first use, are those of a precision in which it works.
 
-        That is the best measured one within the limits, if there are limits; else the usual one of the hardware if it works or nothing was
-        measured; else one that was measured.
+        That is the precision of the best measured cell, within the limits if there are any; else the usual one of the hardware if it works
+        or nothing was measured; else one that was measured.
         """
         profiles, found = {}, self._on_record()
         for hardware in Backend:
@@ -338,7 +338,7 @@ class HardwareAwareModelClassifier:
                 model_name=subject.model_name,
                 classification=subject.classification,
                 hardware=hardware.value,
-                dtype=best.dtype if self._bounds and (best := best_on(measured, hardware)) is not None else next(iter(working), usual[0]),
+                dtype=best.dtype if (best := best_on(measured, hardware)) is not None else next(iter(working), usual[0]),
                 available_mb=availability.memory_mb,
                 cache=self._cache(),
                 found=found,

@@ -394,7 +394,7 @@ def _show_profile(profile: Mapping[str, Mapping[str, Any]], only: Sequence[str])
     for name, entry in shown.items():
         works = _YES_NO[entry["compatible"]] + (f", {entry['level']}" if entry["level"] else "")
         peak = entry["memory_usage"]["peak"]
-        basis = ", ".join(filter(None, (entry["memory_usage"]["basis"], entry["dtype"])))
+        basis = ", ".join(filter(None, (entry["memory_usage"]["basis"], entry["memory_usage"]["dtype"])))
         needs = "not known" if peak is None else f"{peak:.0f} MiB ({basis})"
         here = "yes, with hwmatrix matrix" if entry["available"] and not entry["installed"] else _YES_NO[entry["available"]]
         rows.append((name, f"{works} ({entry['basis']}{_nearness_note(entry['nearness'])})", here, needs))

@@ -126,10 +126,13 @@ def matrix_command(
     """
     if detect_only:
         sources = ((option.opts[0], context.get_parameter_source(option.name or "")) for option in context.command.params)
-        others = [name for name, source in sources if source is not None and source.name == "COMMANDLINE" and name != "--detect-only"]
+        others = [
+            name
+            for name, source in sources
+            if source is not None and source.name == "COMMANDLINE" and name not in {"--detect-only", "--verbose"}
+        ]
         if others:
-            what = f"it runs nothing, and has no use for {', '.join(others)}"
-            raise ConfigError([Problem(where="--detect-only", what=what, hint="leave out one or the other")])
+            raise ConfigError([Problem(where="--detect-only", what=f"it ignores {', '.join(others)}", hint="leave one of them out")])
         print_detections(Format.TABLE)
         return
     rule = _stale_rule(max_age, stale=stale)

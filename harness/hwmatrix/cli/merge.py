@@ -67,13 +67,13 @@ def check_complete(places: Sequence[Path], merged: Sequence[MergeReport]) -> Non
         targets = [
             target.name
             for target in RunFolder(path=folder).plan().targets
-            if not shards or any(name in rejected and name.startswith(f"{target.name}-") for name in shards)
+            if not shards or any(name in rejected and name.rpartition("-")[0] == target.name for name in shards)
         ]
         output = f" --output-dir {folder.parents[1]}" if folder.parent.name == RUNS else ""
         again += [f"hwmatrix run {folder} --targets {' '.join(targets)}{output}"] if targets else []
     if again or rejected:
         what = f"{plural(len(rejected), 'shard')} rejected" if rejected else "a run has no shard"
-        raise StoreError(what, advice="\n".join(("Run these targets again, then merge their shards:", *again)))
+        raise StoreError(what, advice="\n".join(("Delete rejected shards, run these targets again, then merge:", *again)))
 
 
 def latest_in_words(kept: LatestReport, database: Path) -> str:

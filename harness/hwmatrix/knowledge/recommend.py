@@ -9,6 +9,7 @@ before other hardware only if that is slower, absent, too small, or without evid
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.knowledge.evidence import Nearness
@@ -111,10 +112,10 @@ def _fastest(
 ) -> tuple[HardwareProfile, Reason | None]:
     """The best usable hardware of the first table that compares ``best`` with others, with that rule; ``best`` and None if none does."""
     usable = {profile.hardware.value: profile for profile in (best, *others) if profile.override is None}
-    for table in measured:
+    for least, table in itertools.product((2, 1) if limits else (2,), measured):
         cells = [cell for cell in table.cells if cell.hardware in usable and not cell.against and (limits or table.size is Size.FULL)]
         hardware = {cell.hardware for cell in cells}
-        if best.hardware in hardware and (limits or len(hardware) > 1):
+        if best.hardware in hardware and len(hardware) >= least:
             return usable[cells[0].hardware], Reason(basis=Basis.MEASURED.value, text=_as_the_best(cells[0], table))
     return best, None
 
@@ -124,13 +125,16 @@ def _as_the_best(cell: MeasuredCell, table: ChoiceEntry) -> str:
     settings = f"{table.size.value}, {cell.name}, batch {table.batch}, run {cell.run_id}"
     times = f", {cell.speed_up:.2g} times as fast as cpu in float32" if cell.speed_up else ""
     rule, host = table.rule.partition(";")[0], (table.host or "unknown")[:6]
-    return f"{cell.hardware}: measured: pass ({settings}): {speed}{times}, {rule} of the hardware here, compared on machine {host}"
+    return f"{cell.hardware}: measured: pass ({settings}): {speed}{times}, {rule}, among the hardware here, compared on machine {host}"
 
 
 def _rule(profile: HardwareProfile, priority: Sequence[Backend]) -> str:
     """By which rule it is recommended, if not as the best of a table."""
-    if _group(profile, priority) == _FASTER:
+    group = _group(profile, priority)
+    if group == _FASTER:
         return "faster than cpu, as measured"
+    if group == _BASELINE:
+        return "no other hardware here is known to be faster"
     order = ", ".join(hardware.value for hardware in priority)
     return f"the first that can be used here in the order of such models: {order}"
 

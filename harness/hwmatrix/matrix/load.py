@@ -311,7 +311,7 @@ def _target_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
 def _image_problems(spec: MatrixSpec, root: Path) -> Iterator[tuple[Location, str, str]]:
     """Check that the image of every target, and the stage of images/base below it, has its requirements."""
     files = image_files(root)
-    stages = {path.stem for path in files["base"].glob("*.txt")}
+    stages = {path.stem for path in files["base"].glob("*.txt") if path.suffixes == [".txt"]} if "base" in files else set()
     images = {name for name, folder in files.items() if (folder / "requirements.txt").is_file()}
     for name, target in spec.targets.items():
         for key, value, known, needed in (
@@ -319,7 +319,7 @@ def _image_problems(spec: MatrixSpec, root: Path) -> Iterator[tuple[Location, st
             ("base", target.base, stages, f"base/{target.base}.txt"),
         ):
             if value not in known and value != name:  # a target of another package may run without an image of its own name
-                hint = f"{near_miss(value, known)}; or add {IMAGES}/{needed} beside this file (docs/images.md)"
+                hint = f"{near_miss(value, known)}; or add {IMAGES}/{needed}, with its Dockerfile, beside this file (docs/images.md)"
                 yield ("targets", name, key), f"the {key} of target {name!r} is {value!r}, and there is no {IMAGES}/{needed}", hint
 
 

@@ -68,7 +68,9 @@ def inspect(folder: Path) -> Checkpoint:
             with safetensors.safe_open(path, framework="numpy"):  # reads the header, and compares it with the size of the file
                 pass
         except (OSError, safetensors.SafetensorError) as error:
-            raise FactoryError(f"{path} cannot be read as safetensors: {error}: get it again", error_type="weights_broken") from error
+            raise FactoryError(
+                f"{path} is damaged, or only the pointer to a Git LFS file ({error}). Download it again", error_type="weights_broken"
+            ) from error
     return Checkpoint(folder=folder, architecture=architecture, model_class=model_class, config=config, weights=weights)
 
 

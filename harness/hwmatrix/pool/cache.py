@@ -204,6 +204,7 @@ class ModelCache:
         """Drop unused models, in the given order, until ``enough()``; return how many. The caller holds the lock."""
         dropped: list[Entry] = []
         owned: list[Entry] = []
+        in_cycles = True
         for entry in entries:
             if enough():
                 break
@@ -211,8 +212,9 @@ class ModelCache:
             if entry.is_kept:
                 owned.append(entry)
             entry.drop()
-            if entry.model is not None and not enough():
-                gc.collect()  # frees an unused model in reference cycles
+            if in_cycles and entry.model is not None and not enough():
+                gc.collect()  # frees unused models in reference cycles; if it frees none, the others are in use as well
+                in_cycles = entry.model is None
         for entry in owned:
             self._keep(entry)
         gone = sum(entry.model is None for entry in dropped)

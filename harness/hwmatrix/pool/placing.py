@@ -39,8 +39,9 @@ def tensor_mb(module: Any, hardware: str) -> dict[str, float]:
             try:
                 storage = tensor.untyped_storage()
                 storages[memory, storage.data_ptr()] = storage.nbytes()
-            except (RuntimeError, NotImplementedError):  # sparse and quantized tensors have no storage of their own
-                storages[memory, -id(tensor)] = tensor.numel() * tensor.element_size()
+            except (RuntimeError, NotImplementedError):  # sparse tensors and some subclasses have no storage of their own
+                dense = tensor.coalesce().values() if tensor.is_sparse else tensor
+                storages[memory, -id(tensor)] = dense.numel() * dense.element_size()
     sizes: dict[str, float] = {}
     for (memory, _), size in storages.items():
         sizes[memory] = sizes.get(memory, 0.0) + size / MIB

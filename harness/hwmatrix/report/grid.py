@@ -22,7 +22,7 @@ _STATUS_SYMBOLS: Final = {Status.UNAVAILABLE: "➖", Status.NOT_RUN: "⬜", Stat
 _LEVEL_MEANINGS: Final = {
     Level.HIGH: "agrees with the reference, runs entirely on the target, and was not measured slower than cpu on the same machine",
     Level.MEDIUM: "agrees with the reference, with a reservation that the cell names",
-    Level.LOW: "works only with an adaptation (shown after the original failure), or by falling back to another device",
+    Level.LOW: "works only with an adaptation (shown after the original failure), with changes to the model, or on another device",
 }
 _STATUS_MEANINGS: Final = {
     Status.MISMATCH: "ran, and its numbers are wrong",

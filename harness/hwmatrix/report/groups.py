@@ -114,13 +114,7 @@ class FailureGroup:
 @functools.lru_cache(maxsize=1)
 def groups_of(rows: ReportRows) -> tuple[FailureGroup, ...]:
     """The groups of all failures of a run, cached for several reports."""
-    executed = {cell.model for cell in rows.cells if cell.level is not None}
-    counted = [
-        failure
-        for failure in failures(rows)
-        if failure.cell is None or failure.cell.status is not Status.FACTORY_ERROR or failure.cell.model not in executed
-    ]
-    return failure_groups(counted, tuple(dict.fromkeys((cell.target, cell.column_isolation) for cell in rows.cells)))
+    return failure_groups(failures(rows), tuple(dict.fromkeys((cell.target, cell.column_isolation) for cell in rows.cells)))
 
 
 def failure_groups(found: Iterable[Failure], places: Sequence[tuple[str, Isolation]] = ()) -> tuple[FailureGroup, ...]:

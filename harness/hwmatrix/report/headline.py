@@ -33,7 +33,7 @@ def headline(rows: ReportRows) -> str:
     for line in found.lines:
         if line.models is not None:
             shown = line.column if line.column.dtype != "float32" else Column(target=line.column.target, isolation=line.column.isolation)
-            more = f" (and {line.models.changed} with changes of ours, not tried without)" if line.models.changed else ""
+            more = f" ({line.models.changed} more pass with changes of ours)" if line.models.changed else ""
             counted = f"{line.models.passed} of {line.models.tried}{more}"
             first.setdefault(line.column.target, f"{shown.target} {shown.dtype}".strip() + f" {counted}")
     days = sorted({f"{span[name]:%Y-%m-%d}" for span in rows.analysis.span for name in ("oldest_at", "newest_at")})

@@ -190,8 +190,9 @@ class _CellWork:
         return dataclasses.asdict(end)
 
     def patience(self, number: int) -> float:
-        """How many seconds a cell may take: its time limit, and the start of its service before it."""
-        return self._start_s + self._order.cells[number].limits.timeout_s
+        """How many seconds a cell may take: its time limit, twice where it may run again as it is, after the start of its service."""
+        times = 2 if self._order.target.options.get("rewrite") else 1
+        return self._start_s + times * self._order.cells[number].limits.timeout_s
 
     def end(self) -> None:
         """End the service of this worker."""
@@ -203,7 +204,8 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
     target = _adapted(order.target, cell)
     end = _run_on(target, order, cell, model, service=service, closing=closing)
     last: dict[str, Any] = end.messages[-1] if end.messages else {}
-    if cell.adaptation is not None or (last.get("error") or {}).get("type") != NOTHING_TO_REWRITE:
+    retried = cell.adaptation is not None and cell.adaptation.change.rewrite
+    if retried or (last.get("error") or {}).get("type") != NOTHING_TO_REWRITE:
         return end
     plain = dataclasses.replace(target, options={**target.options, "rewrite": False})
     return _run_on(plain, order, cell, model, service=service, closing=closing)

@@ -90,7 +90,8 @@ def _missing_after(end: End, told: CellTold) -> dict[str, Any]:
         return {}
     if told.verdict is Status.MISMATCH and told.entered is not Stage.MEASURE:
         return Divergence(origin=Origin.UNKNOWN, detail=reason).columns()
-    return {} if told.facts.samples_wall_ns else {"timing_detail": reason}
+    untimed = told.entered is Stage.MEASURE or told.verdict is Status.PASS
+    return {"timing_detail": reason} if untimed and not told.facts.samples_wall_ns else {}
 
 
 def _ended_early(end: End, told: CellTold) -> str | None:

@@ -213,7 +213,7 @@ def test_an_override_decides(project: Path) -> None:
     answer = classifier("cuda", "mps").classify_model("my-custom-model", hw_compat_override=own)
     assert (answer["recommended_hardware"], answer["basis"]["recommended_hardware"]) == ("cuda", "override")
     assert answer["hardware_profile"]["mps"]["compatible"] is False
-    assert answer["hardware_profile"]["cuda"]["memory_usage"] == {"peak": 2000, "basis": "override"}
+    assert answer["hardware_profile"]["cuda"]["memory_usage"] == {"peak": 2000, "basis": "override", "dtype": None}
     assert (answer["resource_requirements"]["min_memory_mb"], answer["resource_requirements"]["basis"]) == (2000, "override")
     too_large = {"cuda": {"compatible": True, "memory_usage": {"peak": 99_000}}}
     refused = classifier("cuda").classify_model("my-custom-model", hw_compat_override=too_large)

@@ -101,7 +101,7 @@ def test_the_best_measured_cell_under_limits(capsys: pytest.CaptureFixture[str],
             database.cell(database.plan("bert", "cpu", **facts), "s-cpu", wall=steady(ms), relative_error=error, peak_mb=mb)
     asked = ("--model", "bert-base-uncased", "--hw", "cpu", "--database", str(path))
     (answer,) = printed_json(capsys, *asked, "--memory", "800", "--max-loss", "0.02")
-    assert answer["measured"][0]["best"]["dtype"] == answer["hardware_profile"]["cpu"]["dtype"] == "bfloat16"
+    assert answer["measured"][0]["best"]["dtype"] == answer["hardware_profile"]["cpu"]["memory_usage"]["dtype"] == "bfloat16"
     assert answer["recommended_hardware"] == "cpu"
     (strict,) = printed_json(capsys, *asked, "--memory", "800", "--max-loss", "0.01")
     assert strict["measured"][0]["best"] is None

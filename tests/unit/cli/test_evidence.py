@@ -47,7 +47,8 @@ def test_classify_answers_from_measurements(capsys: pytest.CaptureFixture[str]) 
     openvino = answer["hardware_profile"]["openvino"]
     assert (openvino["basis"], openvino["nearness"]) == ("measured", "model")
     assert 1.2 < openvino["speed_up"] < 1.7  # in full size; the tiny one is 12 times as fast
-    assert openvino["dtype"] == "float32"  # of speed and memory, though the runtime's default precision was faster
+    assert openvino["memory_usage"]["dtype"] == answer["resource_requirements"]["dtype"]  # of the recommended cell
+    assert f", {openvino['memory_usage']['dtype']}, " in answer["reasons"][0]["text"]
     assert answer["classification"]["size_tier"] == "medium"
     names_the_snapshot(answer["evidence"])
 

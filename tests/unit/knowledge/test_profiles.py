@@ -70,14 +70,14 @@ def test_compatible_and_available_are_separate_answers() -> None:
     assert (cuda["compatible"], cuda["available"], cuda["unavailable_because"]) == (True, False, "no cuda in this test")
     assert (openvino["compatible"], openvino["available"], openvino["unavailable_because"]) == (False, True, None)
     assert (cuda["basis"], openvino["basis"], openvino["nearness"], openvino["level"]) == ("prior", "measured", "model", "none")
-    assert openvino["memory_usage"] == {"peak": 1000, "basis": "estimated"}
+    assert openvino["memory_usage"] == {"peak": 1000, "basis": "estimated", "dtype": "float32"}
     assert (openvino["available_memory_mb"], openvino["fits"], cuda["available_memory_mb"], cuda["fits"]) == (16_000, True, None, None)
     assert len(openvino["expected"]) == 3
 
 
 def test_unknown_values_are_none_and_never_0() -> None:
     found = profiles(subject(), machine=detections(memory_mb=None), memory_mb=None)[Backend.CPU].as_dict()
-    assert found["memory_usage"] == {"peak": None, "basis": "none"}
+    assert found["memory_usage"] == {"peak": None, "basis": "none", "dtype": None}
     assert (found["available_memory_mb"], found["fits"], found["speed_up"]) == (None, None, None)
 
 
@@ -86,7 +86,7 @@ def test_an_override_decides_and_names_contradicting_evidence() -> None:
     found = profiles(subject(), [failed("bert", "openvino")], detections("openvino"), overrides=overrides)
     openvino, cuda = found[Backend.OPENVINO].as_dict(), found[Backend.CUDA].as_dict()
     assert (openvino["compatible"], openvino["basis"], openvino["level"], openvino["nearness"]) == (True, OVERRIDE, None, None)
-    assert openvino["memory_usage"] == {"peak": 20_000, "basis": OVERRIDE}
+    assert openvino["memory_usage"] == {"peak": 20_000, "basis": OVERRIDE, "dtype": None}
     assert openvino["fits"] is False
     assert openvino["reason"].startswith("the caller's profile says that it works there; without it: measured: error")
     assert cuda["reason"].startswith("the caller's profile says that it does not work there; without it: not measured")

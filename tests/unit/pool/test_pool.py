@@ -292,6 +292,16 @@ def test_models_in_reference_cycles_leave_one_by_one() -> None:
     assert held(pool) == ["b", "c", "d"]
 
 
+def test_models_in_use_are_not_collected_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = pool_of(settings=PoolSettings(budget_mb={"host": 1000}))
+    used = [pool.get_model("vision", str(number), Model, CPU, memory_mb=100) for number in range(10)]
+    collections: list[int] = []
+    monkeypatch.setattr(gc, "collect", lambda: collections.append(1))
+    pool.get_model("vision", "one more", Model, CPU, memory_mb=100)
+    assert len(used) == 10
+    assert len(collections) <= 4, "once for each time that room is made"
+
+
 def test_a_model_may_ask_the_pool_while_settings_evict_it() -> None:
     pool = pool_of()
 

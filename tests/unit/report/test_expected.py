@@ -109,6 +109,16 @@ def test_sizes_of_a_model_with_and_without_a_hub_id_count_once(tmp_path: Path) -
     assert only(read(tmp_path / "m.duckdb"), "openvino").models == 1
 
 
+def test_a_model_that_passes_only_changed_does_not_pass(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s", "openvino")
+        database.cell(database.plan("bert", "openvino"), "s", preparation=["replaced_operators"])
+        database.cell(database.plan("roberta", "openvino"), "s")
+    found = only(read(tmp_path / "m.duckdb"), "openvino")
+    assert (found.models, found.passing, found.pass_share, found.passed_cells) == (2, 1, 0.5, 1)
+
+
 def test_software_and_hardware_are_separate_rows(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()

@@ -14,15 +14,15 @@ cells AS (
     SELECT
         family, backend, execution,
         count(*) FILTER (WHERE level IS NOT NULL) AS cells,
-        count(*) FILTER (WHERE status = 'pass') AS passed_cells
+        count(*) FILTER (WHERE status = 'pass' AND level <> 'Low') AS passed_cells
     FROM report_cells
     GROUP BY family, backend, execution
 )
 SELECT
     family, backend AS hardware, execution,
     count(*) FILTER (WHERE level IS NOT NULL) AS models,
-    count(*) FILTER (WHERE status = 'pass') AS passing,
-    count(*) FILTER (WHERE status = 'pass') / nullif(count(*) FILTER (WHERE level IS NOT NULL), 0) AS pass_share,
+    count(*) FILTER (WHERE status = 'pass' AND level <> 'Low') AS passing,
+    count(*) FILTER (WHERE status = 'pass' AND level <> 'Low') / nullif(count(*) FILTER (WHERE level IS NOT NULL), 0) AS pass_share,
     any_value(c.cells) AS cells,
     any_value(c.passed_cells) AS passed_cells,
     count(*) FILTER (WHERE level = 'High') AS high,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import re
 import warnings
@@ -178,9 +177,9 @@ def _rounded(exported: Exported, inputs: Tensors, samples: Sequence[Tensors], *,
 
     class WithoutIntegers(XNNPACKQuantizer):  # type: ignore[misc]
         def transform_for_annotation(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
-            if str(super().transform_for_annotation(copy.deepcopy(model)).graph) != str(model.graph):
-                left_alone.append("numbers")  # it would have made tensors of them
-            return model
+            given = [node for node in model.graph.nodes if _holds_integers(node) and any(isinstance(each, int) for each in node.args)]
+            left_alone.extend(node.name for node in given)
+            return model if given else super().transform_for_annotation(model)
 
         def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
             annotated: torch.fx.GraphModule = super().annotate(model)
