@@ -15,7 +15,7 @@ from hwmatrix.app.type_models import TypeModels
 from hwmatrix.basics.cache_folder import bundles_folder
 from hwmatrix.basics.clock import now, utc_now
 from hwmatrix.basics.text import plural
-from hwmatrix.errors import ConfigError, HwmatrixError, NothingSelectedError, Problem
+from hwmatrix.errors import ConfigError, HwmatrixError, NothingSelectedError, Problem, StoreError
 from hwmatrix.host import bundle_archive, infrastructure
 from hwmatrix.host.bundle_jobs import make_bundles, prepare_reference
 from hwmatrix.host.execution import run
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from hwmatrix.matrix.load import LoadedMatrix
     from hwmatrix.matrix.plan import Selection
     from hwmatrix.records import TargetPlan
+    from hwmatrix.store.merge import Rejection
 
 _KEEPS_PLAN: Final = "a run keeps its plan: use --stale or start a new run to apply changes of models or lists"
 _UNAVAILABLE: Final = "target_unavailable"
@@ -231,7 +232,7 @@ def _has_types(plan: Plan) -> bool:
 
 
 @contextlib.contextmanager
-def finishing(folder: RunFolder, finish: Callable[[], None], view: View) -> Iterator[None]:
+def finishing(folder: RunFolder, finish: Callable[[], object], view: View) -> Iterator[None]:
     """Lock a run's folder while its work is done. However that ends, finished cells are saved, and ``finish`` merges and reports them.
 
     If the work failed, its error is raised, and one of ``finish`` is only printed.
@@ -265,9 +266,13 @@ def run_and_report(order: RunOrder, output: Path, view: View) -> None:
 
 
 def merge_and_report(folder: RunFolder, output: Path, cache: Path, view: View) -> None:
-    """Merge a run's shards into the output folder's database, and write the reports beside it. ``cache`` is the cache folder."""
+    """Merge a run's shards into the output folder's database, and write the reports beside it. ``cache`` is the cache folder.
+
+    Raises:
+        StoreError: shards were rejected; the others are merged and reported.
+    """
     operators = sorted((output / OPERATORS / RUNS).glob("*/plan.json"))[-1:]  # the latest: its results apply to this run's models
-    merge_shards([folder.path, *(plan.parent for plan in operators)], output / DATABASE, view, fresh=True)
+    rejected = merge_shards([folder.path, *(plan.parent for plan in operators)], output / DATABASE, view, fresh=True)
     written = [*write_reports(output / DATABASE, output, cache=cache), *write_operators(output / DATABASE, output)]
     counts = json.loads((output / "matrix.json").read_text(encoding="utf-8"))["run"]["counts"]
     view.say(f"{plural(sum(counts.values()), 'cell')}: {', '.join(f'{count} {status}' for status, count in counts.items())}")
@@ -276,12 +281,17 @@ def merge_and_report(folder: RunFolder, output: Path, cache: Path, view: View) -
     if reason is not None:
         view.say(reason)
     view.say(f"wrote {names} into {_short(output)}; start with {_short(output / ('index.html' if reason is None else 'matrix.md'))}")
+    if rejected:
+        advice = f"Delete these files in {_short(folder.path / 'shards')}, then: hwmatrix matrix --resume"
+        raise StoreError(f"{plural(len(rejected), 'shard')} rejected", advice=advice)
 
 
-def merge_shards(folders: Sequence[Path], database: Path, view: View, *, fresh: bool = False) -> None:
-    """Merge the shards of runs into a database (``fresh``: only of these runs), and print which were rejected, and why."""
-    for rejection in merge(folders, database, fresh=fresh).rejected:
+def merge_shards(folders: Sequence[Path], database: Path, view: View, *, fresh: bool = False) -> tuple[Rejection, ...]:
+    """Merge the shards of runs into a database (``fresh``: only of these runs). Print and return which were rejected, and why."""
+    rejected = merge(folders, database, fresh=fresh).rejected
+    for rejection in rejected:
         view.say(f"rejected the shard {rejection.file}: {rejection.reason}")
+    return rejected
 
 
 def _short(path: Path) -> Path:

@@ -133,6 +133,21 @@ def test_an_interrupted_run_is_resumed(project: Path, executor: FakeExecutor, ca
     assert len(list((project / "reports" / "latest" / "runs").iterdir())) == 1
 
 
+def test_a_rejected_shard_is_an_error_and_the_others_are_reported(
+    project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor.outcomes = {"bert/tiny/cpu/float32/b1-s16-t1": [{"peak_mb": 1e15}]}  # more than there is
+    assert hwmatrix("matrix") == 7
+    assert cells(project) == {"bert/cpu": "not_run", "bert/openvino": "pass", "vit/cpu": "not_run", "vit/openvino": "pass"}
+    (shard,) = (project / "reports" / "latest" / "runs").glob("*/shards/cpu-*.duckdb")
+    assert f"rejected the shard {shard.name}" in capsys.readouterr().err
+    executor.ran = []
+    shard.unlink()
+    assert hwmatrix("matrix", "--resume") == 0
+    assert sorted(executor.ran) == ["bert/tiny/cpu/float32/b1-s16-t1", "vit/tiny/cpu/float32/b1-s16-t1"]
+    assert set(cells(project).values()) == {"pass"}
+
+
 def test_a_target_that_this_machine_lacks_is_left_to_others(
     project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]
 ) -> None:
