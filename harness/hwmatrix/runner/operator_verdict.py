@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hwmatrix.models import small_types
 from hwmatrix.models.operator_tests import Tensor
 
 if TYPE_CHECKING:
@@ -81,7 +79,11 @@ def _numbers_differ(wanted: Tensor, got: Tensor, test: OperatorTest, relative_er
 def _numbers(tensor: Tensor) -> np.ndarray[Any, Any]:
     if tensor.native:
         return tensor.array
-    return small_types.numbers(tensor.element, tensor.array, math.prod(tensor.shape)).reshape(tensor.shape)
+    import onnx
+
+    kind = onnx.TensorProto.DataType.Value(tensor.element.upper())
+    stored = onnx.TensorProto(data_type=kind, dims=tensor.shape, raw_data=tensor.array.tobytes())
+    return onnx.numpy_helper.to_array(stored).astype(np.float32)
 
 
 def _max_error(expected: np.ndarray[Any, Any], actual: np.ndarray[Any, Any]) -> float | None:

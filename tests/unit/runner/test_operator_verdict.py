@@ -55,6 +55,11 @@ def test_equal_values_have_no_problem(value: Value) -> None:
         (None, tensor([1.0]), "float32[1] instead of nothing"),
         (tensor(["a"], "string"), tensor(["b"], "string"), "other strings"),
         (packed("float8e4m3fn", (1,), 0x7E), packed("float8e4m3fn", (1,), 0x7D), "1 of 1 values differ, by 32 at most"),
+        (packed("float8e8m0", (1,), 128), packed("float8e8m0", (1,), 127), "1 of 1 values differ, by 1 at most"),
+        (packed("float4e2m1", (3,), 0x71, 0x0F), packed("float4e2m1", (3,), 0x71, 0x07), "1 of 3 values differ, by 12 at most"),
+        (packed("int4", (3,), 0xF1, 0x08), packed("int4", (3,), 0xF1, 0x07), "1 of 3 values differ, by 15 at most"),
+        (packed("uint4", (3,), 0xF1, 0x02), packed("uint4", (3,), 0x01, 0x02), "1 of 3 values differ, by 15 at most"),
+        (packed("uint2", (4,), 0b11100100), packed("uint2", (4,), 0b00100100), "1 of 4 values differ, by 3 at most"),
     ],
 )
 def test_differences_are_described(wanted: Value, got: Value, told: str) -> None:
