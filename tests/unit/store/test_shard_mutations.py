@@ -217,7 +217,7 @@ def test_a_changed_shard_is_rejected_or_harmless(template: Path, tmp_path: Path)
     assert "\x1b" not in matrix_md(rows)
 
 
-@pytest.mark.parametrize("table", ["cells", "outputs", "stages", "samples", "shards"])
+@pytest.mark.parametrize("table", [pytest.param("cells", marks=pytest.mark.long), "outputs", "stages", "samples", "shards"])
 def test_extreme_numbers_stop_no_report(table: str, template: Path, tmp_path: Path) -> None:
     with duckdb.connect(str(template / "shards" / f"cpu-{OWN}.duckdb"), read_only=True) as connection:
         columns = connection.execute(f"SELECT column_name, column_type FROM (DESCRIBE {table})").fetchall()  # noqa: S608
