@@ -48,11 +48,9 @@ def evidence(model: str = "bert", hardware: str = "cpu", **changes: Any) -> Evid
         execution=Execution.HARDWARE,
         status=Status.PASS,
         level=Level.HIGH,
-        on_target=1.0,
         p50_ms=10.0,
         speed_up=None,
         speed_differs=False,
-        load_ms=100.0,
         peak_mb=900.0,
         device_peak_mb=None,
         parameters=110_000_000,
@@ -62,14 +60,13 @@ def evidence(model: str = "bert", hardware: str = "cpu", **changes: Any) -> Evid
         host="f00d",
         run_id="run-1",
         started_at="2026-01-02T03:04:05",
-        command="hwmatrix matrix",
     )
     return dataclasses.replace(made, **changes)
 
 
 def failed(model: str = "bert", hardware: str = "cpu", status: Status = Status.ERROR, **changes: Any) -> Evidence:
     """A model that was executed and failed."""
-    unmeasured = {"level": Level.NONE, "on_target": None, "p50_ms": None, "peak_mb": None, "message": "it broke\nin two lines"}
+    unmeasured = {"level": Level.NONE, "p50_ms": None, "peak_mb": None, "message": "it broke\nin two lines"}
     return evidence(model, hardware, status=status, **(unmeasured | changes))
 
 

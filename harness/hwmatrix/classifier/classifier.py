@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hwmatrix.basics.cache_folder import cache_folder
 from hwmatrix.classifier.answers import (
@@ -32,7 +31,7 @@ from hwmatrix.knowledge.compatibility import Subject, compatibility_of
 from hwmatrix.knowledge.evidence import Evidence, Nearness
 from hwmatrix.knowledge.measured_choice import Bounds, ChoiceEntry, best_on, choice_data, choices, of_model
 from hwmatrix.knowledge.names import DEFAULT_MATRIX, look_up, shipped_model, shipped_names
-from hwmatrix.knowledge.on_record import LATEST, OnRecord, on_record
+from hwmatrix.knowledge.on_record import LATEST, OnRecord, on_record, state_of
 from hwmatrix.knowledge.priorities import backend_of
 from hwmatrix.knowledge.profiles import HardwareProfile, Needs, Override, availability_of, instructions_of, parse_overrides
 from hwmatrix.knowledge.recommend import BASELINE, DETECTED, Reason, choose
@@ -45,7 +44,7 @@ from hwmatrix.records import Backend, Classification, Detection, Size
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from hwmatrix.matrix.spec import MatrixSpec
     from hwmatrix.records import ModelPlan, SizeTier
@@ -109,7 +108,6 @@ class HardwareAwareModelClassifier:
         self._detector = self._sources.detector or HardwareDetector(hardware_cache_path, force_refresh)
         self._kept = ClassificationCache(Path(model_db_path)) if model_db_path is not None else None
         self._force_refresh = force_refresh
-        self._matrix = Reread(load)
 
     def classify_model(
         self,
@@ -278,7 +276,7 @@ class HardwareAwareModelClassifier:
             architecture=architecture,
             tasks=tasks,
             methods=methods,
-            config=json.dumps(plan.config, sort_keys=True) if plan is not None and plan.config else None,
+            config=plan.config if plan is not None and plan.config else None,
         )
         found = dataclasses.replace(self._cached_classification(question), model_name=model_name)
         if plan is not None and not (model_class or tasks or methods):
@@ -292,14 +290,7 @@ class HardwareAwareModelClassifier:
             kept = self._kept.get(question)
             if kept is not None:
                 return kept
-        found = classify(
-            question.model_name,
-            model_class=question.model_class,
-            architecture=question.architecture,
-            tasks=question.tasks,
-            methods=question.methods,
-            config=json.loads(question.config) if question.config else None,
-        )
+        found = classify(**dataclasses.asdict(question))
         if self._kept is not None:
             self._kept.put(question, found)
         return found
@@ -373,7 +364,7 @@ class HardwareAwareModelClassifier:
 
     def _spec(self) -> MatrixSpec | None:
         path = self._sources.matrix or (DEFAULT_MATRIX if DEFAULT_MATRIX.is_file() else None)
-        return self._matrix.of(path).spec if path is not None else None
+        return _loaded(path, state_of(path)) if path is not None else None
 
     def _on_record(self) -> OnRecord:
         return on_record(self._sources.database, latest=self._sources.reports or LATEST)
@@ -394,6 +385,12 @@ def get_hardware_aware_model_classification(
         StoreError: as there.
     """
     return HardwareAwareModelClassifier().classify_model(model_name, model_class=model_class, tasks=tasks)
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(path: Path, state: tuple[int, int]) -> MatrixSpec:  # noqa: ARG001 - a changed file is read again
+    """A matrix.yaml, cached."""
+    return load(path).spec
 
 
 def words(values: Sequence[str], where: str) -> tuple[str, ...]:
@@ -431,25 +428,3 @@ def _with_listed_family(found: Classification, plan: ModelPlan) -> Classificatio
     guessed = found.family.value if found.family else "none"
     source = f"matrix.yaml says {plan.family.value}; by its architecture and class it would be {guessed} ({found.source})"
     return dataclasses.replace(found, family=plan.family, subfamily=None, confidence=1.0, source=source)
-
-
-Value = TypeVar("Value")
-
-
-class Reread(Generic[Value]):
-    """Reads a file by a function, and reads it again when its size or modification time changes."""
-
-    def __init__(self, read: Callable[[Path], Value]) -> None:
-        self._read = read
-        self._kept: dict[Path, tuple[tuple[int, int], Value]] = {}
-
-    def of(self, path: Path) -> Value:
-        """The current content. Raises whatever the function raises, also for a missing file."""
-        try:
-            stat = path.stat()
-        except OSError:
-            return self._read(path)
-        state = (stat.st_mtime_ns, stat.st_size)
-        if path not in self._kept or self._kept[path][0] != state:
-            self._kept[path] = (state, self._read(path))
-        return self._kept[path][1]

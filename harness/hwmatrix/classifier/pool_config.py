@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.classifier.answers import PoolAnswer
 from hwmatrix.knowledge.profiles import HardwareProfile
@@ -15,7 +15,6 @@ from hwmatrix.records import Backend, Basis
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hwmatrix.knowledge.on_record import EvidenceAnswer
 
 _SPARE: Final = 0.5
 """If the models take at most this share of the budget, another set of the same size fits beside them."""
@@ -61,7 +60,7 @@ class SharedHardware:
 
 
 def pool_config(
-    members: Sequence[PoolMember], torch_device: Callable[[Backend], str], evidence: Sequence[EvidenceAnswer] = ()
+    members: Sequence[PoolMember], torch_device: Callable[[Backend], str], evidence: Sequence[dict[str, Any]] = ()
 ) -> PoolAnswer:
     """The configuration of a pool for these models.
 
