@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hwmatrix.knowledge.compatibility import Subject, compatibility_of
 from hwmatrix.knowledge.evidence import Evidence
-from hwmatrix.knowledge.profiles import HardwareProfile, Needs, availability_of
+from hwmatrix.knowledge.profiles import HardwareProfile, availability_of
 from hwmatrix.knowledge.requirements import RequirementsError
 from hwmatrix.records import (
     Backend,
@@ -26,7 +26,7 @@ from hwmatrix.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from hwmatrix.knowledge.profiles import Override
 
@@ -146,7 +146,7 @@ def requirements(min_memory_mb: int = 1_000, hardware: str = "cpu", **changes: A
     return dataclasses.replace(made, **changes)
 
 
-def needs(memory_mb: int | None, hardware: str = "cpu") -> Needs:
+def needs(memory_mb: int | None, hardware: str = "cpu") -> Callable[[], Requirements]:
     """A model's requirements; ``memory_mb`` None: unknown."""
 
     def ask() -> Requirements:
@@ -154,7 +154,7 @@ def needs(memory_mb: int | None, hardware: str = "cpu") -> Needs:
             raise RequirementsError("its size is not known", advice="Run it once.")
         return requirements(memory_mb, hardware)
 
-    return Needs(ask)
+    return ask
 
 
 def profiles(
@@ -171,7 +171,7 @@ def profiles(
         hardware: HardwareProfile(
             compatibility=compatibility_of(asked, hardware, known),
             availability=availability_of(hardware, detections() if machine is None else machine),
-            needs=needs(memory_mb, hardware.value),
+            ask=needs(memory_mb, hardware.value),
             override=(overrides or {}).get(hardware),
         )
         for hardware in Backend

@@ -145,7 +145,7 @@ def requirements_answer(profile: HardwareProfile, model_name: str) -> Requiremen
     """
     found = profile.requirements
     numbers: dict[str, Any] = dict.fromkeys(_NUMBERS)
-    basis, note, kind, dtype = Basis.NONE.value, profile.needs.unknown or "", None, None
+    basis, note, kind, dtype = Basis.NONE.value, profile.size_unknown or "", None, None
     examples = examples_for(model_name)
     if found is not None:
         numbers = {name: getattr(found, name) for name in _NUMBERS}

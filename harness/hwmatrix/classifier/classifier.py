@@ -23,17 +23,16 @@ from hwmatrix.classifier.answers import (
     template_for,
 )
 from hwmatrix.classifier.cache import ClassificationCache, Question
-from hwmatrix.classifier.pool_config import PoolMember, pool_config
+from hwmatrix.classifier.pool_config import pool_config
 from hwmatrix.classifier.task_models import Candidate, fit_of, recommend
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.knowledge.compatibility import Subject, compatibility_of
-from hwmatrix.knowledge.evidence import Evidence, Nearness
 from hwmatrix.knowledge.measured_choice import Bounds, ChoiceEntry, best_on, choice_data, choices, of_model
 from hwmatrix.knowledge.names import DEFAULT_MATRIX, look_up, shipped_model, shipped_names
 from hwmatrix.knowledge.on_record import LATEST, OnRecord, on_record, state_of
 from hwmatrix.knowledge.priorities import backend_of
-from hwmatrix.knowledge.profiles import HardwareProfile, Needs, Override, availability_of, instructions_of, parse_overrides
+from hwmatrix.knowledge.profiles import HardwareProfile, Override, availability_of, instructions_of, parse_overrides
 from hwmatrix.knowledge.recommend import BASELINE, DETECTED, Reason, choose
 from hwmatrix.knowledge.requirements import requirements_for
 from hwmatrix.matrix.load import load
@@ -46,6 +45,7 @@ from hwmatrix.records.backends import descriptor_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hwmatrix.knowledge.evidence import Evidence
     from hwmatrix.matrix.spec import MatrixSpec
     from hwmatrix.records import ModelPlan, SizeTier
 
@@ -200,17 +200,13 @@ class HardwareAwareModelClassifier:
         only = tuple(dict.fromkeys(backend_of(hardware) for hardware in wanted))
         names = self._names() or shipped_names()
         machine = self._detector.detect()
-        subjects = [self._subject(name) for name in names]
-        candidates = [
-            Candidate(subject=subject, profiles=self._profiles(subject, machine, measured), measured=measured)
-            for subject in subjects
-            if fit_of(task, subject.classification) is not None
-            for measured in [self._measured(subject)]
-        ]
+        suitable = [subject for subject in map(self._subject, names) if fit_of(task, subject.classification) is not None]
+        recommended, others = recommend(task, [self._candidate(subject, machine) for subject in suitable], only)
         return TaskAnswer(
             task=task,
             hardware_constraints=list(wanted) if hardware_constraints is not None else None,
-            **recommend(task, candidates, only),
+            recommendations=recommended,
+            not_recommended=others,
             evidence=self._on_record().answer(),
         )
 
@@ -224,14 +220,8 @@ class HardwareAwareModelClassifier:
         names = words(models, "models")
         if not names:
             raise ConfigError([Problem(where="models", what="the list is empty", hint="name one model or more")])
-        machine, members = self._detector.detect(), []
-        for name in names:
-            subject = self._subject(name)
-            measured = self._measured(subject)
-            profiles = self._profiles(subject, machine, measured)
-            installed = [hardware for hardware, profile in profiles.items() if profile.availability.installed]  # a pool is in this process
-            choice = choose(subject.classification, profiles, installed, measured=measured)
-            members.append(PoolMember(model_name=name, profiles=profiles, choice=choice))
+        machine = self._detector.detect()
+        members = [self._candidate(self._subject(name), machine) for name in names]
         return pool_config(members, lambda hardware: self._torch_device(hardware)[0], self._on_record().answer())
 
     def get_compatible_models_for_hardware(self, models: Sequence[str], hardware: str) -> list[str]:
@@ -305,6 +295,10 @@ class HardwareAwareModelClassifier:
         here, wanted = instructions_of(self._detector.detect()), usual or full or records
         return choices(records, self._bounds or Bounds(), only=wanted.__contains__, instructions_here=here)
 
+    def _candidate(self, subject: Subject, machine: Mapping[str, Detection]) -> Candidate:
+        measured = self._measured(subject)
+        return Candidate(subject=subject, profiles=self._profiles(subject, machine, measured), measured=measured)
+
     def _profiles(
         self,
         subject: Subject,
@@ -337,7 +331,7 @@ class HardwareAwareModelClassifier:
             profiles[hardware] = HardwareProfile(
                 compatibility=compatibility,
                 availability=availability,
-                needs=Needs(ask),
+                ask=ask,
                 override=(overrides or {}).get(hardware),
             )
         return profiles
@@ -409,10 +403,7 @@ def words(values: Sequence[str], where: str) -> tuple[str, ...]:
 
 def _architecture_on_record(model_name: str, records: Sequence[Evidence]) -> str | None:
     """The architecture of a model of this name on record; None if there is none."""
-    for record in records:
-        if record.nearness(plan=None, model_name=model_name, architecture=None, family=None) is Nearness.MODEL:
-            return record.architecture
-    return None
+    return next((record.architecture for record in records if record.is_same_model(None, model_name)), None)
 
 
 def _size_tier(subject: Subject, profile: HardwareProfile) -> SizeTier | None:

@@ -12,7 +12,7 @@ import pydantic
 from pydantic.dataclasses import dataclass
 
 from hwmatrix.errors import Problem
-from hwmatrix.knowledge.evidence import Evidence, Nearness, counted
+from hwmatrix.knowledge.evidence import Evidence, counted
 from hwmatrix.knowledge.requirements import memory_kind, peak_of
 from hwmatrix.records import Dtype, Execution, Isolation, Size, Status
 
@@ -121,9 +121,7 @@ def choice_data(choice: ChoiceEntry) -> dict[str, object]:
 
 def of_model(records: Iterable[Evidence], plan: ModelPlan | None, model_name: str) -> list[Evidence]:
     """The records of one model."""
-    return [
-        record for record in records if record.nearness(plan=plan, model_name=model_name, architecture=None, family=None) is Nearness.MODEL
-    ]
+    return [record for record in records if record.is_same_model(plan, model_name)]
 
 
 def choices(

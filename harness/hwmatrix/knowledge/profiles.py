@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import pydantic
@@ -20,7 +21,7 @@ from hwmatrix.records import Backend, Basis, Requirements
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from hwmatrix.records import Detection
 
@@ -68,38 +69,16 @@ class Availability:
     installed: bool = True
 
 
-class Needs:
-    """What a model needs on one hardware, determined on first use, because that may build the model without its weights."""
-
-    def __init__(self, ask: Callable[[], Requirements]) -> None:
-        self._ask = ask
-
-    @functools.cached_property
-    def answer(self) -> Requirements | RequirementsError:
-        """The requirements, or why the model's size is not known."""
-        try:
-            return self._ask()
-        except RequirementsError as error:
-            return error
-
-    @property
-    def requirements(self) -> Requirements | None:
-        """The requirements, or None if the model's size is not known."""
-        return self.answer if isinstance(self.answer, Requirements) else None
-
-    @property
-    def unknown(self) -> str | None:
-        """Why the model's size is not known, and what to do; None if it is known."""
-        return str(self.answer) if isinstance(self.answer, RequirementsError) else None
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HardwareProfile:
-    """A model on one hardware: whether it works there, what it needs, and whether the hardware is available."""
+    """A model on one hardware: whether it works there, what it needs, and whether the hardware is available.
+
+    ``ask`` determines what it needs. It is called on first use, because it may build the model without its weights.
+    """
 
     compatibility: Compatibility
     availability: Availability
-    needs: Needs
+    ask: Callable[[], Requirements]
     override: Override | None = None
 
     @property
@@ -117,10 +96,22 @@ class HardwareProfile:
         """The basis of ``compatible``: a word of ``records.Basis``, or ``override``."""
         return OVERRIDE if self.override is not None else self.compatibility.basis.value
 
+    @functools.cached_property
+    def _needs(self) -> Requirements | RequirementsError:
+        try:
+            return self.ask()
+        except RequirementsError as error:
+            return error
+
     @property
     def requirements(self) -> Requirements | None:
         """What the model needs there; None if its size is not known."""
-        return self.needs.requirements
+        return self._needs if isinstance(self._needs, Requirements) else None
+
+    @property
+    def size_unknown(self) -> str | None:
+        """Why the model's size is not known, and what to do; None if it is known."""
+        return str(self._needs) if isinstance(self._needs, RequirementsError) else None
 
     @property
     def peak_mb(self) -> float | None:

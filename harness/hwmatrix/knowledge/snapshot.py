@@ -151,8 +151,8 @@ def _latest(executed: Sequence[Evidence]) -> Iterable[Evidence]:
             timed.add(key)
         elif record is not first:
             continue
-        rounded = {name: float(f"{value:.{_DIGITS}g}") for name in _COLUMNS if isinstance(value := getattr(record, name), float)}
-        yield dataclasses.replace(record, **rounded, plan=record.plan if record.size is Size.FULL else None)
+        changes: dict[str, Any] = {name: float(f"{value:.{_DIGITS}g}") for name, value in vars(record).items() if isinstance(value, float)}
+        yield dataclasses.replace(record, **changes, plan=record.plan if record.size is Size.FULL else None)
 
 
 def _packed(values: list[Any]) -> dict[str, Any]:
