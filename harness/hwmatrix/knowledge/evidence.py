@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-DATABASE: Final = "matrix.duckdb"
 NOT_CONVERGED: Final = "did not converge"
 DISTURBED: Final = "was disturbed"
 _WIDEST: Final = {"AMX": "amx_", "AVX-512": "avx512"}
@@ -144,12 +143,6 @@ def counted(record: Evidence, speed_up: float | None) -> float | None:
     A tiny model takes microseconds, which are mostly the runtime's overhead.
     """
     return speed_up if record.execution is Execution.HARDWARE and record.size is Size.FULL else None
-
-
-def default_database(output_dir: Path) -> Path | None:
-    """The merged database of a folder of reports; None if there is none yet."""
-    path = output_dir / DATABASE
-    return path if path.is_file() else None
 
 
 def read_evidence(database: Path, *, by_start: bool = False) -> tuple[Evidence, ...]:

@@ -18,10 +18,10 @@ from pydantic.dataclasses import dataclass
 
 from hwmatrix import __version__
 from hwmatrix.basics.text import plural
-from hwmatrix.knowledge.evidence import DATABASE, Evidence, default_database, newest, read_evidence, with_peaks
+from hwmatrix.knowledge.evidence import Evidence, newest, read_evidence, with_peaks
 from hwmatrix.knowledge.snapshot import Executed, Snapshot, cell_key, checksum, collect, executed_in, read
 from hwmatrix.records import Backend, Size
-from hwmatrix.store.reading import database_at
+from hwmatrix.store.reading import DATABASE, database_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -154,9 +154,9 @@ def _files(named: Path | None, latest: Path) -> dict[Place, tuple[Path, ...]]:
     """The files of each kind of source that has any, in order of precedence."""
     if named is not None:
         return {Place.NAMED: (database_at(named).absolute(),)}
-    newest = default_database(latest.absolute())
+    own = latest.absolute() / DATABASE
     found = {
-        Place.LATEST: (newest,) if newest is not None else (),
+        Place.LATEST: (own,) if own.is_file() else (),
         Place.PUBLISHED: tuple(published_databases(PUBLISHED.absolute()).values()),
         Place.SNAPSHOT: (SNAPSHOT,),
     }

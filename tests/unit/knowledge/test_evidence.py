@@ -11,7 +11,7 @@ import pytest
 from factory_rows import BEGIN, FAILURES, Database, example, steady, unmeasured
 
 from hwmatrix.errors import StoreError
-from hwmatrix.knowledge.evidence import Evidence, Nearness, default_database, newest, read_evidence
+from hwmatrix.knowledge.evidence import Evidence, Nearness, newest, read_evidence
 from hwmatrix.records import Backend, Execution, Family, Isolation, Level, Size, Status
 
 if TYPE_CHECKING:
@@ -116,12 +116,6 @@ def test_nearness(path: Path, recorded: dict[str, Any], asked: dict[str, Any], e
         database.cell(database.plan(model, "cpu", architecture="bert", **recorded), "s", wall=steady(2.0))
     (record,) = read_evidence(path)
     assert record.nearness(**{"architecture": "bert", "family": Family.EMBEDDING} | asked) is expected
-
-
-def test_the_location_of_the_database(tmp_path: Path, path: Path) -> None:
-    assert default_database(tmp_path) is None
-    example(path)
-    assert default_database(tmp_path) == path
 
 
 def change(path: Path, statement: str) -> Path:
