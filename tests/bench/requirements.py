@@ -21,7 +21,7 @@ import yaml
 from memory_fit import MeasuredPeak, calibrate
 
 from hwmatrix.knowledge.calibration import Calibration, Features, features_of
-from hwmatrix.knowledge.measured_memory import MemoryOnRecord, memory_on_record
+from hwmatrix.knowledge.evidence import Evidence, read_evidence, with_peaks
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models.sizes import model_size
@@ -48,7 +48,8 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     unseen = set(yaml.safe_load((ROOT / "tests" / "bench" / "memory.yaml").read_text(encoding="utf-8"))["models"])
-    found = [_row(cell, unseen) for cell in memory_on_record(arguments.database) if cell.size is Size.FULL and cell.peak_mb is not None]
+    measured = with_peaks(read_evidence(arguments.database))
+    found = [_row(cell, unseen) for cell in measured if cell.size is Size.FULL and cell.peak_mb is not None]
     found.sort(key=lambda pair: _order(pair[0]))
     _write_table([row for row, _ in found])
     date, machine = _origin(arguments.database)
@@ -100,11 +101,11 @@ def read_table(path: Path) -> list[MeasuredPeak]:
     ]
 
 
-def _row(cell: MemoryOnRecord, unseen: set[str]) -> tuple[MeasuredPeak, str]:
+def _row(cell: Evidence, unseen: set[str]) -> tuple[MeasuredPeak, str]:
     """A measured cell as input of the fit, and the run that measured it."""
-    if cell.plan is None or cell.peak_mb is None or cell.load_peak_mb is None:
+    if cell.model_plan is None or cell.peak_mb is None or cell.load_peak_mb is None:
         raise SystemExit(f"run {cell.run_id} does not say what {cell.model} is, or lacks one of its peaks")
-    plan = dataclasses.replace(cell.plan, batch=cell.batch, sequence_length=cell.sequence_length)
+    plan = dataclasses.replace(cell.model_plan, batch=cell.batch, sequence_length=cell.sequence_length)
     row = MeasuredPeak(
         model=cell.model,
         held_out=cell.model in unseen,

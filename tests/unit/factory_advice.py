@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hwmatrix.knowledge.compatibility import Subject, compatibility_of
 from hwmatrix.knowledge.evidence import Evidence
-from hwmatrix.knowledge.profiles import HardwareProfile, Needs, availability_of
+from hwmatrix.knowledge.profiles import HardwareProfile, availability_of
 from hwmatrix.knowledge.requirements import RequirementsError
 from hwmatrix.records import (
     Backend,
@@ -26,7 +26,7 @@ from hwmatrix.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from hwmatrix.knowledge.profiles import Override
 
@@ -48,11 +48,9 @@ def evidence(model: str = "bert", hardware: str = "cpu", **changes: Any) -> Evid
         execution=Execution.HARDWARE,
         status=Status.PASS,
         level=Level.HIGH,
-        on_target=1.0,
         p50_ms=10.0,
         speed_up=None,
         speed_differs=False,
-        load_ms=100.0,
         peak_mb=900.0,
         device_peak_mb=None,
         parameters=110_000_000,
@@ -62,14 +60,13 @@ def evidence(model: str = "bert", hardware: str = "cpu", **changes: Any) -> Evid
         host="f00d",
         run_id="run-1",
         started_at="2026-01-02T03:04:05",
-        command="hwmatrix matrix",
     )
     return dataclasses.replace(made, **changes)
 
 
 def failed(model: str = "bert", hardware: str = "cpu", status: Status = Status.ERROR, **changes: Any) -> Evidence:
     """A model that was executed and failed."""
-    unmeasured = {"level": Level.NONE, "on_target": None, "p50_ms": None, "peak_mb": None, "message": "it broke\nin two lines"}
+    unmeasured = {"level": Level.NONE, "p50_ms": None, "peak_mb": None, "message": "it broke\nin two lines"}
     return evidence(model, hardware, status=status, **(unmeasured | changes))
 
 
@@ -149,7 +146,7 @@ def requirements(min_memory_mb: int = 1_000, hardware: str = "cpu", **changes: A
     return dataclasses.replace(made, **changes)
 
 
-def needs(memory_mb: int | None, hardware: str = "cpu") -> Needs:
+def needs(memory_mb: int | None, hardware: str = "cpu") -> Callable[[], Requirements]:
     """A model's requirements; ``memory_mb`` None: unknown."""
 
     def ask() -> Requirements:
@@ -157,7 +154,7 @@ def needs(memory_mb: int | None, hardware: str = "cpu") -> Needs:
             raise RequirementsError("its size is not known", advice="Run it once.")
         return requirements(memory_mb, hardware)
 
-    return Needs(ask)
+    return ask
 
 
 def profiles(
@@ -174,7 +171,7 @@ def profiles(
         hardware: HardwareProfile(
             compatibility=compatibility_of(asked, hardware, known),
             availability=availability_of(hardware, detections() if machine is None else machine),
-            needs=needs(memory_mb, hardware.value),
+            ask=needs(memory_mb, hardware.value),
             override=(overrides or {}).get(hardware),
         )
         for hardware in Backend

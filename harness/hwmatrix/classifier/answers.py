@@ -9,7 +9,6 @@ from hwmatrix.records import Basis
 
 if TYPE_CHECKING:
     from hwmatrix.knowledge.compatibility import Compatibility
-    from hwmatrix.knowledge.on_record import EvidenceAnswer
     from hwmatrix.knowledge.profiles import HardwareProfile
     from hwmatrix.matrix.priors import PriorExample
     from hwmatrix.records import Family
@@ -76,7 +75,7 @@ class ModelAnswer(TypedDict):
     nearness: str | None
     reasons: list[ReasonAnswer]
     expected: list[dict[str, Any]]
-    evidence: list[EvidenceAnswer]
+    evidence: list[dict[str, Any]]
 
 
 class TaskModel(TypedDict):
@@ -114,7 +113,7 @@ class TaskAnswer(TypedDict):
     hardware_constraints: list[str] | None
     recommendations: list[TaskModel]
     not_recommended: list[RefusedModel]
-    evidence: list[EvidenceAnswer]
+    evidence: list[dict[str, Any]]
 
 
 class PoolAnswer(TypedDict):
@@ -125,7 +124,7 @@ class PoolAnswer(TypedDict):
     hardware_recommendations: dict[str, Any]
     basis: str
     reasons: list[ReasonAnswer]
-    evidence: list[EvidenceAnswer]
+    evidence: list[dict[str, Any]]
 
 
 def compatibility_answer(found: Compatibility) -> CompatibilityAnswer:
@@ -146,7 +145,7 @@ def requirements_answer(profile: HardwareProfile, model_name: str) -> Requiremen
     """
     found = profile.requirements
     numbers: dict[str, Any] = dict.fromkeys(_NUMBERS)
-    basis, note, kind, dtype = Basis.NONE.value, profile.needs.unknown or "", None, None
+    basis, note, kind, dtype = Basis.NONE.value, profile.size_unknown or "", None, None
     examples = examples_for(model_name)
     if found is not None:
         numbers = {name: getattr(found, name) for name in _NUMBERS}

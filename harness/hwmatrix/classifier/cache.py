@@ -24,14 +24,14 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
-    """All inputs of a classification. ``config`` is the text of a configuration, or None."""
+    """All inputs of a classification."""
 
     model_name: str
     model_class: str | None = None
     architecture: str | None = None
     tasks: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
-    config: str | None = None
+    config: dict[str, Any] | None = None
 
     def key(self) -> str:
         """The cache key, as JSON. It includes the versions, since other versions may give another answer."""

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hwmatrix.basics.cache_folder import cache_folder
 from hwmatrix.classifier.answers import (
@@ -24,17 +23,16 @@ from hwmatrix.classifier.answers import (
     template_for,
 )
 from hwmatrix.classifier.cache import ClassificationCache, Question
-from hwmatrix.classifier.pool_config import PoolMember, pool_config
+from hwmatrix.classifier.pool_config import pool_config
 from hwmatrix.classifier.task_models import Candidate, fit_of, recommend
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.knowledge.compatibility import Subject, compatibility_of
-from hwmatrix.knowledge.evidence import Evidence, Nearness
 from hwmatrix.knowledge.measured_choice import Bounds, ChoiceEntry, best_on, choice_data, choices, of_model
 from hwmatrix.knowledge.names import DEFAULT_MATRIX, look_up, shipped_model, shipped_names
-from hwmatrix.knowledge.on_record import LATEST, OnRecord, on_record
+from hwmatrix.knowledge.on_record import LATEST, OnRecord, on_record, state_of
 from hwmatrix.knowledge.priorities import backend_of
-from hwmatrix.knowledge.profiles import HardwareProfile, Needs, Override, availability_of, instructions_of, parse_overrides
+from hwmatrix.knowledge.profiles import HardwareProfile, Override, availability_of, instructions_of, parse_overrides
 from hwmatrix.knowledge.recommend import BASELINE, DETECTED, Reason, choose
 from hwmatrix.knowledge.requirements import requirements_for
 from hwmatrix.matrix.load import load
@@ -45,8 +43,9 @@ from hwmatrix.records import Backend, Classification, Detection, Size
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from hwmatrix.knowledge.evidence import Evidence
     from hwmatrix.matrix.spec import MatrixSpec
     from hwmatrix.records import ModelPlan, SizeTier
 
@@ -109,7 +108,6 @@ class HardwareAwareModelClassifier:
         self._detector = self._sources.detector or HardwareDetector(hardware_cache_path, force_refresh)
         self._kept = ClassificationCache(Path(model_db_path)) if model_db_path is not None else None
         self._force_refresh = force_refresh
-        self._matrix = Reread(load)
 
     def classify_model(
         self,
@@ -202,17 +200,13 @@ class HardwareAwareModelClassifier:
         only = tuple(dict.fromkeys(backend_of(hardware) for hardware in wanted))
         names = self._names() or shipped_names()
         machine = self._detector.detect()
-        subjects = [self._subject(name) for name in names]
-        candidates = [
-            Candidate(subject=subject, profiles=self._profiles(subject, machine, measured), measured=measured)
-            for subject in subjects
-            if fit_of(task, subject.classification) is not None
-            for measured in [self._measured(subject)]
-        ]
+        suitable = [subject for subject in map(self._subject, names) if fit_of(task, subject.classification) is not None]
+        recommended, others = recommend(task, [self._candidate(subject, machine) for subject in suitable], only)
         return TaskAnswer(
             task=task,
             hardware_constraints=list(wanted) if hardware_constraints is not None else None,
-            **recommend(task, candidates, only),
+            recommendations=recommended,
+            not_recommended=others,
             evidence=self._on_record().answer(),
         )
 
@@ -226,14 +220,8 @@ class HardwareAwareModelClassifier:
         names = words(models, "models")
         if not names:
             raise ConfigError([Problem(where="models", what="the list is empty", hint="name one model or more")])
-        machine, members = self._detector.detect(), []
-        for name in names:
-            subject = self._subject(name)
-            measured = self._measured(subject)
-            profiles = self._profiles(subject, machine, measured)
-            installed = [hardware for hardware, profile in profiles.items() if profile.availability.installed]  # a pool is in this process
-            choice = choose(subject.classification, profiles, installed, measured=measured)
-            members.append(PoolMember(model_name=name, profiles=profiles, choice=choice))
+        machine = self._detector.detect()
+        members = [self._candidate(self._subject(name), machine) for name in names]
         return pool_config(members, lambda hardware: self._torch_device(hardware)[0], self._on_record().answer())
 
     def get_compatible_models_for_hardware(self, models: Sequence[str], hardware: str) -> list[str]:
@@ -278,7 +266,7 @@ class HardwareAwareModelClassifier:
             architecture=architecture,
             tasks=tasks,
             methods=methods,
-            config=json.dumps(plan.config, sort_keys=True) if plan is not None and plan.config else None,
+            config=plan.config if plan is not None and plan.config else None,
         )
         found = dataclasses.replace(self._cached_classification(question), model_name=model_name)
         if plan is not None and not (model_class or tasks or methods):
@@ -292,14 +280,7 @@ class HardwareAwareModelClassifier:
             kept = self._kept.get(question)
             if kept is not None:
                 return kept
-        found = classify(
-            question.model_name,
-            model_class=question.model_class,
-            architecture=question.architecture,
-            tasks=question.tasks,
-            methods=question.methods,
-            config=json.loads(question.config) if question.config else None,
-        )
+        found = classify(**dataclasses.asdict(question))
         if self._kept is not None:
             self._kept.put(question, found)
         return found
@@ -313,6 +294,10 @@ class HardwareAwareModelClassifier:
         ]
         here, wanted = instructions_of(self._detector.detect()), usual or full or records
         return choices(records, self._bounds or Bounds(), only=wanted.__contains__, instructions_here=here)
+
+    def _candidate(self, subject: Subject, machine: Mapping[str, Detection]) -> Candidate:
+        measured = self._measured(subject)
+        return Candidate(subject=subject, profiles=self._profiles(subject, machine, measured), measured=measured)
 
     def _profiles(
         self,
@@ -346,7 +331,7 @@ class HardwareAwareModelClassifier:
             profiles[hardware] = HardwareProfile(
                 compatibility=compatibility,
                 availability=availability,
-                needs=Needs(ask),
+                ask=ask,
                 override=(overrides or {}).get(hardware),
             )
         return profiles
@@ -373,7 +358,7 @@ class HardwareAwareModelClassifier:
 
     def _spec(self) -> MatrixSpec | None:
         path = self._sources.matrix or (DEFAULT_MATRIX if DEFAULT_MATRIX.is_file() else None)
-        return self._matrix.of(path).spec if path is not None else None
+        return _loaded(path, state_of(path)) if path is not None else None
 
     def _on_record(self) -> OnRecord:
         return on_record(self._sources.database, latest=self._sources.reports or LATEST)
@@ -396,6 +381,12 @@ def get_hardware_aware_model_classification(
     return HardwareAwareModelClassifier().classify_model(model_name, model_class=model_class, tasks=tasks)
 
 
+@functools.lru_cache(maxsize=4)
+def _loaded(path: Path, state: tuple[int, int]) -> MatrixSpec:  # noqa: ARG001 - a changed file is read again
+    """A matrix.yaml, cached."""
+    return load(path).spec
+
+
 def words(values: Sequence[str], where: str) -> tuple[str, ...]:
     """A list of words without duplicates. A single string is refused, since it would be read as a list of letters.
 
@@ -412,10 +403,7 @@ def words(values: Sequence[str], where: str) -> tuple[str, ...]:
 
 def _architecture_on_record(model_name: str, records: Sequence[Evidence]) -> str | None:
     """The architecture of a model of this name on record; None if there is none."""
-    for record in records:
-        if record.nearness(plan=None, model_name=model_name, architecture=None, family=None) is Nearness.MODEL:
-            return record.architecture
-    return None
+    return next((record.architecture for record in records if record.is_same_model(None, model_name)), None)
 
 
 def _size_tier(subject: Subject, profile: HardwareProfile) -> SizeTier | None:
@@ -431,25 +419,3 @@ def _with_listed_family(found: Classification, plan: ModelPlan) -> Classificatio
     guessed = found.family.value if found.family else "none"
     source = f"matrix.yaml says {plan.family.value}; by its architecture and class it would be {guessed} ({found.source})"
     return dataclasses.replace(found, family=plan.family, subfamily=None, confidence=1.0, source=source)
-
-
-Value = TypeVar("Value")
-
-
-class Reread(Generic[Value]):
-    """Reads a file by a function, and reads it again when its size or modification time changes."""
-
-    def __init__(self, read: Callable[[Path], Value]) -> None:
-        self._read = read
-        self._kept: dict[Path, tuple[tuple[int, int], Value]] = {}
-
-    def of(self, path: Path) -> Value:
-        """The current content. Raises whatever the function raises, also for a missing file."""
-        try:
-            stat = path.stat()
-        except OSError:
-            return self._read(path)
-        state = (stat.st_mtime_ns, stat.st_size)
-        if path not in self._kept or self._kept[path][0] != state:
-            self._kept[path] = (state, self._read(path))
-        return self._kept[path][1]

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.classifier.answers import PoolAnswer
-from hwmatrix.knowledge.profiles import HardwareProfile
-from hwmatrix.knowledge.recommend import BASELINE, Choice, Reason
+from hwmatrix.knowledge.recommend import BASELINE, Choice, Reason, choose
 from hwmatrix.pool.settings import PoolSettings
 from hwmatrix.records import Backend, Basis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hwmatrix.knowledge.on_record import EvidenceAnswer
+    from hwmatrix.classifier.task_models import Candidate
+    from hwmatrix.knowledge.profiles import HardwareProfile
+
 
 _SPARE: Final = 0.5
 """If the models take at most this share of the budget, another set of the same size fits beside them."""
@@ -24,15 +24,6 @@ _TIMEOUTS: Final = ((_SPARE, 30), (1.0, 10))
 others, less if there is little. Chosen, not measured: keeping a model costs memory, releasing it costs one load."""
 _TIGHT_TIMEOUT: Final = 2
 """Minutes if not all of them fit, so that a model that waits for memory does not wait long."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PoolMember:
-    """One model of the set: its profile on each hardware, and the hardware chosen for it alone."""
-
-    model_name: str
-    profiles: Mapping[Backend, HardwareProfile]
-    choice: Choice
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +52,7 @@ class SharedHardware:
 
 
 def pool_config(
-    members: Sequence[PoolMember], torch_device: Callable[[Backend], str], evidence: Sequence[EvidenceAnswer] = ()
+    members: Sequence[Candidate], torch_device: Callable[[Backend], str], evidence: Sequence[dict[str, Any]] = ()
 ) -> PoolAnswer:
     """The configuration of a pool for these models.
 
@@ -69,7 +60,8 @@ def pool_config(
     is none, it is the one on which most models can run. If they do not fit together there, the pool must free memory (low-memory mode).
     """
     options = [_shared(hardware, members) for hardware in Backend if _is_here(hardware, members)]
-    best = min(options, key=lambda option: _rank(option, members), default=None)
+    choices = [_choice(member) for member in members]
+    best = min(options, key=lambda option: _rank(option, choices), default=None)
     if best is None:  # detection found nothing at all
         best = _shared(BASELINE, members)
     low = best.overflows
@@ -84,7 +76,10 @@ def pool_config(
         hardware_recommendations={
             "preferred_hardware": best.hardware.value,
             "torch_device": torch_device(best.hardware),
-            "by_model": {member.model_name: member.choice.hardware.value if member.choice.hardware else None for member in members},
+            "by_model": {
+                member.subject.model_name: choice.hardware.value if choice.hardware else None
+                for member, choice in zip(members, choices, strict=True)
+            },
         },
         basis=_basis(best, members),
         reasons=[{"basis": reason.basis, "text": reason.text} for reason in _reasons(best, members)],
@@ -92,7 +87,13 @@ def pool_config(
     )
 
 
-def _is_here(hardware: Backend, members: Sequence[PoolMember]) -> bool:
+def _choice(member: Candidate) -> Choice:
+    """The hardware for one model alone, among what this process can use: the pool runs in it."""
+    installed = [hardware for hardware, profile in member.profiles.items() if profile.availability.installed]
+    return choose(member.subject.classification, member.profiles, installed, measured=member.measured)
+
+
+def _is_here(hardware: Backend, members: Sequence[Candidate]) -> bool:
     """Whether the pool, which runs in this process, can use it."""
     found = [member.profiles[hardware].availability for member in members]
     return all(each.available and each.installed for each in found)
@@ -104,8 +105,8 @@ def _usable(profile: HardwareProfile) -> bool:
     return works and profile.fits is not False
 
 
-def _shared(hardware: Backend, members: Sequence[PoolMember]) -> SharedHardware:
-    profiles = {member.model_name: member.profiles[hardware] for member in members}
+def _shared(hardware: Backend, members: Sequence[Candidate]) -> SharedHardware:
+    profiles = {member.subject.model_name: member.profiles[hardware] for member in members}
     needs = {name: _wanted_mb(profile) for name, profile in profiles.items()}
     known = [amount for amount in needs.values() if amount is not None]
     left = next((profile.availability.memory_mb for profile in profiles.values()), None)
@@ -126,8 +127,8 @@ def _wanted_mb(profile: HardwareProfile) -> float | None:
     return profile.requirements.recommended_memory_mb if profile.requirements is not None else None
 
 
-def _rank(option: SharedHardware, members: Sequence[PoolMember]) -> tuple[float, ...]:
-    places = [member.choice.order.index(option.hardware) if option.hardware in member.choice.order else len(Backend) for member in members]
+def _rank(option: SharedHardware, choices: Sequence[Choice]) -> tuple[float, ...]:
+    places = [choice.order.index(option.hardware) if option.hardware in choice.order else len(Backend) for choice in choices]
     return (-len(option.usable), option.overflows, sum(places), list(Backend).index(option.hardware))
 
 
@@ -136,17 +137,17 @@ def _timeout(option: SharedHardware) -> int:
     return next((minutes for most, minutes in _TIMEOUTS if share <= most), _TIGHT_TIMEOUT)
 
 
-def _basis(option: SharedHardware, members: Sequence[PoolMember]) -> str:
+def _basis(option: SharedHardware, members: Sequence[Candidate]) -> str:
     """The weakest basis of the models' recommendations for this hardware."""
     return max((member.profiles[option.hardware].basis for member in members), key=_weakness)
 
 
-def _reasons(option: SharedHardware, members: Sequence[PoolMember]) -> list[Reason]:
+def _reasons(option: SharedHardware, members: Sequence[Candidate]) -> list[Reason]:
     name = option.hardware.value
     counted = f"{name}: {len(option.usable)} of {len(members)} models work there and fit by themselves"
     reasons = [Reason(basis=_basis(option, members), text=counted)]
     reasons += [
-        Reason(basis=profile.basis, text=f"{member.model_name} on {name}: {_refusal(profile)}")
+        Reason(basis=profile.basis, text=f"{member.subject.model_name} on {name}: {_refusal(profile)}")
         for member in members
         if not _usable(profile := member.profiles[option.hardware])
     ]

@@ -7,7 +7,7 @@ import enum
 import functools
 import importlib.resources
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Literal, Self
 
 import pydantic
 from pydantic.dataclasses import dataclass
@@ -37,15 +37,8 @@ class Candidate:
     measured: Sequence[ChoiceEntry] = ()
 
 
-class Recommended(TypedDict):
-    """The models for a task: recommended ones, the best first, and models that fit the task but are not recommended."""
-
-    recommendations: list[TaskModel]
-    not_recommended: list[RefusedModel]
-
-
-def recommend(task: str, candidates: Sequence[Candidate], only: Sequence[Backend] = ()) -> Recommended:
-    """Choose and sort the models for a task on the hardware ``only`` (empty: any hardware of this system).
+def recommend(task: str, candidates: Sequence[Candidate], only: Sequence[Backend] = ()) -> tuple[list[TaskModel], list[RefusedModel]]:
+    """The models for a task on the hardware ``only`` (empty: any of this system), the best first; and suitable ones that fit nowhere.
 
     They are sorted by: made for the task; hardware that is available; measurements of the model itself, then of its architecture, by level
     and speed; fits into memory; expectations; the given order.
@@ -67,7 +60,7 @@ def recommend(task: str, candidates: Sequence[Candidate], only: Sequence[Backend
         answer = _answer(candidate, choice, profile, fit=fit, available=available)
         ranked.append(((list(Fit).index(fit), not available, *_rank(profile), position), answer))
     ranked.sort(key=lambda each: each[0])
-    return Recommended(recommendations=[answer for _, answer in ranked], not_recommended=refused)
+    return [answer for _, answer in ranked], refused
 
 
 def _choice(candidate: Candidate, only: Sequence[Backend]) -> tuple[Choice, bool]:

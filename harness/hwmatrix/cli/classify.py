@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import workshop_of
@@ -34,8 +32,8 @@ from hwmatrix.cli.options import (
     matrix_or_shipped,
     progress,
 )
-from hwmatrix.cli.tables import show_evidence, show_measured
-from hwmatrix.cli.terminal import echo, safe_text
+from hwmatrix.cli.tables import print_table, show_evidence, show_measured
+from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.knowledge.measured_choice import Bounds
 from hwmatrix.knowledge.priorities import backend_of
@@ -257,7 +255,7 @@ def show_classifications(rows: Sequence[Mapping[str, Any]]) -> None:
         made_of = "\n".join(str(row[name]) for name in ("architecture", "class", "model_class") if row.get(name))
         kind = "\n".join(str(row[name]) for name in ("family", "subfamily", "structure") if row[name]) or "unknown"
         shown.append((*(row[key] for _, key in asked), row["model"], made_of, kind, f"{row['confidence']:.2f}: {row['source']}"))
-    _print_rows((*first, "model", "architecture, class", "kind", "confidence, source"), shown)
+    print_table((*first, "model", "architecture, class", "kind", "confidence, source"), shown)
 
 
 def show_models(
@@ -303,7 +301,7 @@ def show_task(answer: TaskAnswer) -> None:
         kind = f"{model['family']}, {model['subfamily']}\n{model['fit']}"
         hardware = f"{model['recommended_hardware']}{here}\n{basis}"
         rows.append((str(number), model["model_name"], kind, hardware, _memory(model["resource_requirements"])))
-    _print_rows(("", "model", "kind", "hardware", "memory"), rows)
+    print_table(("", "model", "kind", "hardware", "memory"), rows)
     for model in answer["recommendations"]:
         echo(f"{model['model_name']}: {_first_text(model['reasons'])}")
     for refused in answer["not_recommended"]:
@@ -319,7 +317,7 @@ def show_pool(answer: PoolAnswer) -> None:
     echo(f"timeout: {config['recommended_timeout_mins']} minutes")
     echo(f"memory: {_mib(needs['max_memory_mb'])} for the largest, {_mib(needs['total_memory_mb'])} for all, of {_mib(needs['budget_mb'])}")
     echo(f"hardware: {hardware['preferred_hardware']} ({answer['basis']}), PyTorch device {hardware['torch_device']}")
-    _print_rows(("model", "best hardware for it alone"), [(name, best or "none") for name, best in hardware["by_model"].items()])
+    print_table(("model", "best hardware for it alone"), [(name, best or "none") for name, best in hardware["by_model"].items()])
     _show_reasons("why", answer["reasons"])
     show_evidence(answer["evidence"])
 
@@ -327,7 +325,7 @@ def show_pool(answer: PoolAnswer) -> None:
 def show_hardware(found: Mapping[str, Mapping[str, CompatibilityAnswer]]) -> None:
     """Print which models work on which hardware, and the basis of each answer."""
     names = list(next(iter(found.values()), {}))
-    _print_rows(("model", *found), [(name, *(_works(answers[name]) for answers in found.values())) for name in names])
+    print_table(("model", *found), [(name, *(_works(answers[name]) for answers in found.values())) for name in names])
     echo("why: hwmatrix classify --model M")
 
 
@@ -398,18 +396,8 @@ def _show_profile(profile: Mapping[str, Mapping[str, Any]], only: Sequence[str])
         needs = "not known" if peak is None else f"{peak:.0f} MiB ({basis})"
         here = "yes, with hwmatrix matrix" if entry["available"] and not entry["installed"] else _YES_NO[entry["available"]]
         rows.append((name, f"{works} ({entry['basis']}{_nearness_note(entry['nearness'])})", here, needs))
-    _print_rows(("hardware", "the model works", "here", "needs"), rows)
+    print_table(("hardware", "the model works", "here", "needs"), rows)
     for name, entry in shown.items():
         echo(f"  {name}: {entry['reason']}")
         if not entry["available"]:
             echo(f"  {name} is not here: {entry['unavailable_because']}")
-
-
-def _print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows as a table. A word that is too long for its column is wrapped."""
-    table = Table(show_lines=True)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*map(safe_text, row))
-    Console().print(table)

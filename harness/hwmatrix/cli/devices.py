@@ -176,7 +176,7 @@ def _compatibility(output_dir: Path, output: Format) -> None:
     from hwmatrix.knowledge.on_record import Place, on_record
 
     found = on_record(latest=output_dir)
-    own = next((source.where for source in found.sources if source.place is Place.LATEST), None)
+    own = next((source.measurements.where for source in found.sources if source.place is Place.LATEST), None)
     answer = {"database": own, "evidence": found.answer(), "rows": [row.as_dict() for row in table_of(found)]}
     _print(answer, output, tables.show_compatibility)
 

@@ -20,7 +20,6 @@ from hwmatrix.report.numbers import NOTHING, number, scientific, whole
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hwmatrix.knowledge.on_record import EvidenceAnswer
 
 DOUBTS: Final = {NOT_CONVERGED: "?", DISTURBED: "!"}
 """The signs of doubts about a time."""
@@ -123,12 +122,12 @@ def _reasons_against(cells: Iterable[Mapping[str, Any]]) -> list[str]:
     return [f"no, {reason} ({len(names)}): {', '.join(names)}" for reason, names in by_reason.items()]
 
 
-def show_evidence(asked: Sequence[EvidenceAnswer], console: Console | None = None) -> None:
+def show_evidence(asked: Sequence[Mapping[str, Any]], console: Console | None = None) -> None:
     """Print the measurements that were used, or that there are none."""
-    from hwmatrix.knowledge.on_record import sentence
+    from hwmatrix.knowledge.on_record import Measurements
 
     console = console or Console()
     for each in asked:
-        console.print(safe_text(f"measurements: {plain(sentence(each))}"), soft_wrap=True)
+        console.print(safe_text(f"measurements: {plain(str(Measurements(**each)))}"), soft_wrap=True)
     if not asked:
         console.print(safe_text("measurements: there are none here"), soft_wrap=True)

@@ -17,19 +17,6 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import AdaptRule
 
-_BITS: Final = {
-    Dtype.FLOAT32: 32,
-    Dtype.FLOAT16: 16,
-    Dtype.BFLOAT16: 16,
-    Dtype.A16W8: 8,
-    Dtype.A8W8: 8,
-    Dtype.INT8_DYNAMIC: 8,
-    Dtype.INT8: 8,
-    Dtype.INT4: 4,
-    Dtype.INT4_FLOAT16: 4,
-    Dtype.DEFAULT: 32,
-}
-"""Bits of a weight: only a precision with fewer saves memory."""
 _UNSUPPORTED_DTYPE: Final = "unsupported_dtype"
 _BY_PRECISION: Final = frozenset(
     {_UNSUPPORTED_DTYPE, PRECISION_LOSS, "group_size", "nothing_to_quantize", "missing_package", "calibration_constant"}
@@ -108,7 +95,7 @@ def _changes(rule: AdaptRule, failed: Failed) -> Iterator[Change]:
                 batch = smaller
                 yield Change(batch=batch)
         if failed.status is Status.OOM:  # for ``factory_error`` the reference ran out of memory, which is in float32 for every cell
-            yield from (Change(dtype=dtype) for dtype in precisions if _BITS[dtype] < _BITS[failed.dtype])
+            yield from (Change(dtype=dtype) for dtype in precisions if dtype.weight_bits < failed.dtype.weight_bits)
     elif failed.status in _WRONG:
         if failed.error_type not in _BY_PRECISION and rule.export and (failed.export is not None or failed.status is Status.CRASH):
             yield from (Change(export=way) for way in failed.exports if way != failed.export)

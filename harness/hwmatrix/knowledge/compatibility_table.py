@@ -101,26 +101,14 @@ def _row(family: Family, architecture: str | None, records: Sequence[Evidence]) 
 
 
 def _cell(family: Family, hardware: Backend, records: Sequence[Evidence]) -> TableCell:
-    prior = by_prior(hardware, family)
-    expected = tuple(str(each) for each in prior.expected)
-    if not records:
-        return TableCell(
-            hardware=hardware,
-            basis=prior.basis,
-            level=prior.level,
-            compatible=prior.compatible,
-            levels={},
-            execution=None,
-            expected=expected,
-        )
-    counted = tally(records)
-    ran = {record.execution for record in records}
+    prior, counted = by_prior(hardware, family), tally(records) if records else None
+    decisive, ran = counted or prior, {record.execution for record in records}
     return TableCell(
         hardware=hardware,
-        basis=Basis.MEASURED,
-        level=counted.level,
-        compatible=counted.compatible,
-        levels=counted.levels,
-        execution=next(execution for execution in Execution if execution in ran),
-        expected=expected,
+        basis=Basis.MEASURED if counted else prior.basis,
+        level=decisive.level,
+        compatible=decisive.compatible,
+        levels=counted.levels if counted else {},
+        execution=next((execution for execution in Execution if execution in ran), None),
+        expected=tuple(str(each) for each in prior.expected),
     )

@@ -7,17 +7,16 @@ import enum
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
+import pydantic
+
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Size, Status
+from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, ModelPlan, Size, Status, from_json
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from hwmatrix.records import ModelPlan
-
-DATABASE: Final = "matrix.duckdb"
 NOT_CONVERGED: Final = "did not converge"
 DISTURBED: Final = "was disturbed"
 _WIDEST: Final = {"AMX": "amx_", "AVX-512": "avx512"}
@@ -41,7 +40,8 @@ class Evidence:
     in float32 of the same run, machine and settings, and ``speed_differs`` says that the difference is significant; ``own_speed_up``
     is over the target's own float32. A cell with ``new_tokens`` generates that many, ``tokens_s`` a second after the first; without,
     it is one forward pass. ``instructions`` are those of the ``processor`` that hwmatrix knows, separated by blanks. ``level`` is None
-    if nothing was executed (``unavailable``, ``factory_error``, ``infra_error``). Fields that were not measured are None.
+    if nothing was executed (``unavailable``, ``factory_error``, ``infra_error``). ``plan`` is the JSON of the model in its run's plan.
+    Fields that were not measured are None.
     """
 
     model: str
@@ -58,11 +58,9 @@ class Evidence:
     execution: Execution
     status: Status
     level: Level | None
-    on_target: float | None
     p50_ms: float | None
     speed_up: float | None
     speed_differs: bool
-    load_ms: float | None
     peak_mb: float | None
     device_peak_mb: float | None
     parameters: int | None
@@ -72,7 +70,6 @@ class Evidence:
     host: str | None
     run_id: str
     started_at: str | None
-    command: str | None
     precision: Dtype | None = None
     relative_error: float | None = None
     ci_low_ms: float | None = None
@@ -85,6 +82,18 @@ class Evidence:
     contended: bool | None = None
     processor: str | None = None
     instructions: str | None = None
+    cell_key: str | None = None
+    load_peak_mb: float | None = None
+    plan: str | None = None
+
+    @property
+    def model_plan(self) -> ModelPlan | None:
+        """The model as its run's plan describes it; None if the run lacks it.
+
+        Raises:
+            StoreError: this version cannot read it.
+        """
+        return None if self.plan is None else _model_plan(self.plan, f"run {self.run_id}")
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -136,27 +145,8 @@ def counted(record: Evidence, speed_up: float | None) -> float | None:
     return speed_up if record.execution is Execution.HARDWARE and record.size is Size.FULL else None
 
 
-_PARSERS: Final[dict[str, Any]] = {
-    "family": Family,
-    "size": Size,
-    "backend": Backend,
-    "dtype": Dtype,
-    "precision": Dtype,
-    "execution": Execution,
-    "status": Status,
-    "level": Level,
-    "isolation": Isolation,
-}
-
-
-def default_database(output_dir: Path) -> Path | None:
-    """The merged database of a folder of reports; None if there is none yet."""
-    path = output_dir / DATABASE
-    return path if path.is_file() else None
-
-
-def read_evidence(database: Path) -> tuple[Evidence, ...]:
-    """All cells of a merged database, the newest run first. The file is not changed.
+def read_evidence(database: Path, *, by_start: bool = False) -> tuple[Evidence, ...]:
+    """All executions on record in a merged database, the newest run first, or the last started execution. The file is not changed.
 
     Cells of other packages' backends are left out: there is no advice for them.
 
@@ -167,24 +157,73 @@ def read_evidence(database: Path) -> tuple[Evidence, ...]:
 
     with reading(database) as connection:
         rows = records(connection, "evidence")
-    return tuple(evidence_of(row | {"started_at": stamp(row["started_at"])}, database) for row in rows if row["backend"] in tuple(Backend))
+    if by_start:
+        rows.sort(key=lambda row: str(row["started_at"]), reverse=True)
+    return evidence_of((row | {"started_at": stamp(row["started_at"])} for row in rows if row["backend"] in tuple(Backend)), database)
 
 
-def evidence_of(row: Mapping[str, Any], where: Path) -> Evidence:
-    """One row as a record. ``row`` has the fields of :class:`Evidence` as plain values; ``where`` is the file that it is from.
+_ROWS: Final = pydantic.TypeAdapter(tuple[Evidence, ...])
+
+
+def evidence_of(rows: Iterable[Mapping[str, Any]], where: Path) -> tuple[Evidence, ...]:
+    """Rows with the fields of :class:`Evidence` as plain values; ``where`` is the file that they are from.
 
     Raises:
-        StoreError: it contains a value that this version does not know.
+        StoreError: a row contains a value that this version does not know.
     """
-    fields: dict[str, Any] = {}
-    for name, value in row.items():
-        parser = None if value is None else _PARSERS.get(name)
-        try:
-            fields[name] = value if parser is None else parser(value)
-        except ValueError as error:
-            advice = "Use the hwmatrix that wrote it, or run the models again."
-            raise StoreError(f"{where}: it has {value!r} as {name}, which this hwmatrix does not know", advice=advice) from error
-    return Evidence(**fields)
+    try:
+        return _ROWS.validate_python(tuple(rows))
+    except pydantic.ValidationError as error:
+        wrong = error.errors()[0]
+        advice = "Use the hwmatrix that wrote it, or run the models again."
+        raise StoreError(
+            f"{where}: it has {wrong['input']!r} as {wrong['loc'][-1]}, which this hwmatrix does not know", advice=advice
+        ) from error
+
+
+def newest(records: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """Of executions, the newest first, that of each cell on each machine."""
+    found: dict[tuple[object, ...], Evidence] = {}
+    for record in records:
+        found.setdefault((*record.cell, record.host), record)
+    return tuple(found.values())
+
+
+def with_peaks(records: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """The forward passes with a measured peak of memory, the last started first. Wrong numbers take as much memory as right ones."""
+    measured = [
+        record
+        for record in records
+        if not record.new_tokens
+        and record.status in {Status.PASS, Status.MISMATCH}
+        and (record.peak_mb is not None or record.device_peak_mb is not None)
+    ]
+    return tuple(sorted(measured, key=lambda record: record.started_at or "", reverse=True))
+
+
+def named(name: str, records: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """The records of the model that a name refers to: its name in the run, its hub id, or the last part of that."""
+    wanted = folded(name)
+    return tuple(
+        record
+        for record in records
+        if wanted in {folded(record.model), folded(record.hub_id), folded((record.hub_id or "").rpartition("/")[2])}
+    )
+
+
+def same_model(plan: ModelPlan, other: ModelPlan | None) -> bool:
+    """Whether two plans are of the same model, settings aside: everything that determines the model's shapes is equal."""
+    return other is not None and _shapes(plan) == _shapes(other)
+
+
+def _shapes(plan: ModelPlan) -> tuple[Any, ...]:
+    return plan.architecture, plan.model_class, plan.weights, plan.revision, plan.config
+
+
+@functools.lru_cache(maxsize=2048)
+def _model_plan(text: str, where: str) -> ModelPlan:
+    """A model as its run describes it; cached, since many cells share a model."""
+    return from_json(ModelPlan, text, where=where)
 
 
 def stamp(moment: dt.datetime | None) -> str | None:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.faults.catalogue import UNMATCHED, advice_for
 from hwmatrix.knowledge.adapting import short_of_memory, smaller_batch
-from hwmatrix.knowledge.evidence import Evidence, Nearness
 from hwmatrix.records import Backend, Dtype, Execution, Isolation, ModelPlan, Settings, Size, Status
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from hwmatrix.knowledge.evidence import Evidence
 
 
 RETRIES: Final = 1
@@ -299,7 +300,7 @@ class Likeness:
         return [
             row
             for row in evidence
-            if row.nearness(plan=self.model, model_name=self.model.name, architecture=None, family=None) is Nearness.MODEL
+            if row.is_same_model(self.model, self.model.name)
             and (row.size, row.host, row.isolation) == (self.size, self.host, self.isolation)
             and (row.status, row.execution) == (Status.PASS, Execution.HARDWARE)
             and row.p50_ms is not None

@@ -8,10 +8,10 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import ConfigError, FactoryError, Problem
-from hwmatrix.knowledge.fit_document import FitDocument, HardwareFit, Need, Remedy, Verdict, measurements_of
-from hwmatrix.knowledge.fit_question import FitQuestion, precision_of, precisions_of, subject_of
+from hwmatrix.knowledge.evidence import same_model
+from hwmatrix.knowledge.fit_document import FitDocument, HardwareFit, Need, Remedy, Verdict
+from hwmatrix.knowledge.fit_question import FitQuestion, subject_of
 from hwmatrix.knowledge.measured_choice import ChoiceEntry, best_on, choices, of_model
-from hwmatrix.knowledge.measured_memory import same_model
 from hwmatrix.knowledge.on_record import Place, on_record
 from hwmatrix.knowledge.priorities import order_of
 from hwmatrix.knowledge.profiles import Availability, availability_of, instructions_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from hwmatrix.knowledge.measured_memory import MemoryOnRecord
+    from hwmatrix.knowledge.evidence import Evidence
     from hwmatrix.knowledge.on_record import OnRecord
     from hwmatrix.knowledge.profiles import Availability
     from hwmatrix.models.sizes import ModelSize
@@ -59,15 +59,14 @@ def will_it_fit(
     """
     wanted = question.check()
     recorded = on_record(database)
-    found = recorded.memory
-    subject = subject_of(question, found, own=recorded.own_memory, cache=cache)
+    subject = subject_of(question, recorded, cache)
     plan = subject.plan
     hardware = wanted or _default_hardware(plan, machine, question.dtype)
     measured = _choices(question, plan, recorded, wanted, instructions_of(machine))
     models = []
     for backend in hardware:
         asked = Question(model_name=question.model, plan=plan, backend=backend, dtype=_precision(backend, question, measured))
-        models.append(ModelMemory(asked, found, cache))
+        models.append(ModelMemory(asked, recorded.memory, cache))
     if question.sequence_length is not None:
         _check_length(models[0])
     return FitDocument(
@@ -80,8 +79,8 @@ def will_it_fit(
         parameters=next((model.parameters for model in models if model.parameters is not None), None),
         batch=plan.batch,
         sequence_length=plan.sequence_length,
-        database=next((source.where for source in recorded.sources if source.place in {Place.NAMED, Place.LATEST}), None),
-        evidence=tuple(measurements_of(source.answer()) for source in recorded.sources),
+        database=next((source.measurements.where for source in recorded.sources if source.place in {Place.NAMED, Place.LATEST}), None),
+        evidence=tuple(source.measurements for source in recorded.sources),
         max_loss=question.max_loss,
         max_latency_ms=question.max_latency_ms,
         measured=measured,
@@ -127,7 +126,7 @@ def _precision(backend: Backend, question: FitQuestion, measured: Iterable[Choic
         best = best_on(measured, backend)
         if best is not None:
             return best.dtype
-    return precision_of(backend, question.dtype)
+    return question.dtype or descriptor_of(backend).precisions[0]
 
 
 def _check_length(model: ModelMemory) -> None:
@@ -145,8 +144,8 @@ def _default_hardware(plan: ModelPlan, machine: Mapping[str, Detection], dtype: 
     order = order_of(classify(plan.name, model_class=plan.model_class, architecture=plan.architecture))
     here = [backend for backend in Backend if availability_of(backend, machine).installed]
     kinds = dict.fromkeys([*(Backend(name) for name in order), *here])
-    usual = tuple(backend for backend in kinds if dtype is None or dtype in precisions_of(backend))
-    return usual or tuple(backend for backend in Backend if dtype in precisions_of(backend))
+    usual = tuple(backend for backend in kinds if dtype is None or dtype in descriptor_of(backend).precisions)
+    return usual or tuple(backend for backend in Backend if dtype in descriptor_of(backend).precisions)
 
 
 def _answer(model: ModelMemory, there: Availability, asked_mb: int | None) -> HardwareFit:
@@ -219,7 +218,7 @@ def _remedies(model: ModelMemory, need: Need | None, memory: int, largest: Need 
         if verdict is Verdict.FITS or not only_sure:
             yield Remedy(change=f"--batch {largest.batch}", verdict=verdict, need=largest)
     descriptor, narrower = descriptor_of(asked.backend), _NARROWER.get(asked.dtype, ())
-    for dtype in precisions_of(asked.backend):
+    for dtype in descriptor.precisions:
         narrow = model.in_precision(dtype)
         measured = dtype is not asked.dtype and asked.plan.batch in narrow.peaks
         partly = bool(descriptor.torch_device) and dtype in descriptor.rounds  # only linear layers, whose share is not known
@@ -237,7 +236,7 @@ _MIB: Final = 2**20
 class ModelMemory:
     """One model on one backend in one precision: its recorded peaks, and its size, which is determined on first use."""
 
-    def __init__(self, asked: Question, found: tuple[MemoryOnRecord, ...], cache: Path | None) -> None:
+    def __init__(self, asked: Question, found: tuple[Evidence, ...], cache: Path | None) -> None:
         self.asked = asked
         self.peaks = peaks_on_record(asked, found)
         self._found = found
@@ -270,7 +269,7 @@ class ModelMemory:
         """The number of parameters, counted on the model or from the records."""
         if not isinstance(self.size, FactoryError):
             return self.size[0].parameters
-        own = (cell.parameters for cell in self._found if same_model(self.asked.plan, cell.plan))
+        own = (cell.parameters for cell in self._found if same_model(self.asked.plan, cell.model_plan))
         return next((number for number in own if number is not None), None)
 
     def need(self, batch: int) -> Need | None:

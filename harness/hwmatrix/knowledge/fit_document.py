@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pydantic
 from pydantic.dataclasses import dataclass
 
 from hwmatrix.knowledge.measured_choice import ChoiceEntry
+from hwmatrix.knowledge.on_record import Measurements
 from hwmatrix.records import Basis, Dtype, Size
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FIT_SCHEMA: Final = "hwmatrix/fit/1"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -85,18 +83,6 @@ class HardwareFit:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
-class Measurements:
-    """One source of measurements: where it is, how many cells, executed when, and with which versions of which packages."""
-
-    place: str
-    where: str
-    cells: int
-    first: str | None
-    last: str | None
-    versions: dict[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class FitDocument:
     """A model with its settings, and the answer for each hardware. ``known_from`` says where the name was found.
 
@@ -123,12 +109,6 @@ class FitDocument:
 
 
 _DOCUMENT: Final = pydantic.TypeAdapter(FitDocument)
-_MEASUREMENTS: Final = pydantic.TypeAdapter(Measurements)
-
-
-def measurements_of(asked: Mapping[str, Any]) -> Measurements:
-    """One source of measurements, as a part of a document."""
-    return _MEASUREMENTS.validate_python(dict(asked))
 
 
 def as_data(document: FitDocument) -> dict[str, Any]:

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Final
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.measured_choice import Bounds
-from hwmatrix.knowledge.measured_memory import named
-from hwmatrix.knowledge.names import DEFAULT_MATRIX, SOURCE, is_folder, look_up, shipped_model
+from hwmatrix.knowledge.names import DEFAULT_MATRIX, KnownModel, is_folder, known_model, look_up
 from hwmatrix.matrix.load import load
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.listed_sizes import listed_sizes
 from hwmatrix.models.names import check_name, is_name
 from hwmatrix.models.types import is_type
-from hwmatrix.records import Backend, Dtype, ModelPlan, Size
+from hwmatrix.records import Backend, Dtype
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from hwmatrix.knowledge.measured_memory import MemoryOnRecord
+    from hwmatrix.knowledge.evidence import Evidence
+    from hwmatrix.knowledge.on_record import OnRecord
 
 _PROPOSED: Final = 8
 _WORD: Final = 3
@@ -77,84 +77,48 @@ class FitQuestion:
         if problems:
             raise ConfigError(problems)
         wanted = tuple(dict.fromkeys(Backend(name) for name in self.hardware))
-        problems = [self._unsupported(backend) for backend in wanted if self.dtype is not None and self.dtype not in precisions_of(backend)]
+        if self.dtype is not None:
+            problems = [self._unsupported(backend) for backend in wanted if self.dtype not in descriptor_of(backend).precisions]
         if problems:
             raise ConfigError(problems)
         return wanted
 
     def _unsupported(self, backend: Backend) -> Problem:
-        has = ", ".join(dtype.value for dtype in precisions_of(backend))
+        has = ", ".join(dtype.value for dtype in descriptor_of(backend).precisions)
         what = f"{backend.value} does not compute in {self.dtype.value if self.dtype else 'it'}"
         return Problem(where="--dtype", what=what, hint=f"it has {has}: name one of them, or other hardware")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Subject:
-    """The model that a name refers to, with the requested settings, and where the name was found."""
+def subject_of(question: FitQuestion, found: OnRecord, cache: Path | None = None) -> KnownModel:
+    """The model that a name refers to, with the requested settings.
 
-    plan: ModelPlan
-    known_from: str
-
-
-def precisions_of(backend: Backend) -> tuple[Dtype, ...]:
-    """The precisions of a backend, its usual one first."""
-    return descriptor_of(backend).precisions
-
-
-def precision_of(backend: Backend, asked: Dtype | None) -> Dtype:
-    """The precision to answer for."""
-    return asked if asked is not None else precisions_of(backend)[0]
-
-
-def subject_of(
-    question: FitQuestion, found: tuple[MemoryOnRecord, ...], *, own: tuple[MemoryOnRecord, ...], cache: Path | None = None
-) -> Subject:
-    """The model that a name refers to.
-
-    It is looked up in matrix.yaml, as a checkpoint, in local records (``own``), in the packaged table of sizes, and in other
-    records, in this order. A tiny model on record comes last: whether a model fits is a question about its full size.
+    It is looked up in matrix.yaml, as a checkpoint, and then as in :func:`~hwmatrix.knowledge.names.known_model`.
 
     Raises:
         ConfigError: only the name is known, which does not determine its size.
     """
 
-    def find(name: str) -> Subject | None:
+    def find(name: str) -> KnownModel | None:
         """The model of a name, in all places."""
-        subject = (_looked_up(name, cache) if is_name(name) or is_folder(name) else None) or _on_record(name, _full(own)) or _in_table(name)
-        return subject or _on_record(name, _full(found)) or _on_record(name, found)
+        return (_looked_up(name, cache) if is_name(name) or is_folder(name) else None) or known_model(name, found)
 
     subject = find(question.model)
     if subject is None:
-        raise ConfigError([_unknown(question.model, found, accepted=lambda name: find(name) is not None)])
+        raise ConfigError([_unknown(question.model, found.memory, accepted=lambda name: find(name) is not None)])
     plan = subject.plan
     batch, length = question.batch or plan.batch, question.sequence_length or plan.sequence_length
     return dataclasses.replace(subject, plan=dataclasses.replace(plan, batch=batch, sequence_length=length))
 
 
-def _full(found: tuple[MemoryOnRecord, ...]) -> tuple[MemoryOnRecord, ...]:
-    return tuple(cell for cell in found if cell.size is Size.FULL)
-
-
-def _looked_up(name: str, cache: Path | None) -> Subject | None:
+def _looked_up(name: str, cache: Path | None) -> KnownModel | None:
     plan = look_up(name, cache=cache)
     if plan is None:
         return None
     source = {RECIPE: str(DEFAULT_MATRIX), HUB: "the hub's cache"}.get(plan.weights, f"the checkpoint {plan.weights}")
-    return Subject(plan=plan, known_from=source)
+    return KnownModel(plan=plan, known_from=source)
 
 
-def _on_record(name: str, found: tuple[MemoryOnRecord, ...]) -> Subject | None:
-    """The model of the newest cell of that name."""
-    cells = ((cell.plan, cell.run_id) for cell in named(name, found) if cell.plan is not None)
-    return next((Subject(plan=plan, known_from=f"run {run_id} of the database") for plan, run_id in cells), None)
-
-
-def _in_table(name: str) -> Subject | None:
-    plan = shipped_model(name)
-    return Subject(plan=plan, known_from=SOURCE) if plan is not None else None
-
-
-def _unknown(name: str, found: Iterable[MemoryOnRecord], *, accepted: Callable[[str], bool]) -> Problem:
+def _unknown(name: str, found: Iterable[Evidence], *, accepted: Callable[[str], bool]) -> Problem:
     """The error about a name that means no model. Only names that would be accepted are proposed: similar ones, or those with its words."""
     models = {each for cell in found for each in (cell.model, cell.hub_id)}
     models |= {each for size in listed_sizes() for each in (size.model, size.hub_id)}

@@ -12,8 +12,8 @@ import pydantic
 from pydantic.dataclasses import dataclass
 
 from hwmatrix.errors import Problem
-from hwmatrix.knowledge.evidence import Evidence, Nearness, counted
-from hwmatrix.knowledge.requirements import memory_kind
+from hwmatrix.knowledge.evidence import Evidence, counted
+from hwmatrix.knowledge.requirements import memory_kind, peak_of
 from hwmatrix.records import Dtype, Execution, Isolation, Size, Status
 
 if TYPE_CHECKING:
@@ -121,9 +121,7 @@ def choice_data(choice: ChoiceEntry) -> dict[str, object]:
 
 def of_model(records: Iterable[Evidence], plan: ModelPlan | None, model_name: str) -> list[Evidence]:
     """The records of one model."""
-    return [
-        record for record in records if record.nearness(plan=plan, model_name=model_name, architecture=None, family=None) is Nearness.MODEL
-    ]
+    return [record for record in records if record.is_same_model(plan, model_name)]
 
 
 def choices(
@@ -197,8 +195,7 @@ def _choice(passed: Sequence[Evidence], records: Sequence[Evidence], bounds: Bou
 
 def _measured(record: Evidence, records: Sequence[Evidence], bounds: Bounds) -> MeasuredCell:
     on_hardware = record.execution is Execution.HARDWARE
-    memory = record.device_peak_mb if memory_kind(record.backend) == "device" else record.peak_mb
-    loss, wrong = loss_of(record), _generation(record, records)
+    memory, loss, wrong = peak_of(record), loss_of(record), _generation(record, records)
     against = [wrong] if wrong else []
     latency = record.p50_ms if not record.new_tokens else 1000 * record.batch / record.tokens_s if record.tokens_s else None
     if not on_hardware:

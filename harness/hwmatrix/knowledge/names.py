@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import CellFailure, ConfigError, Problem
+from hwmatrix.knowledge.evidence import named
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.matrix.spec import SizeSpec
@@ -24,6 +25,10 @@ from hwmatrix.records import TYPE_PREFIX, Family, ModelPlan, Size
 from hwmatrix.store.reading import reading
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hwmatrix.knowledge.evidence import Evidence
+    from hwmatrix.knowledge.on_record import OnRecord
     from hwmatrix.matrix.spec import MatrixSpec
     from hwmatrix.models.listed_sizes import ListedSize
 
@@ -172,6 +177,35 @@ def shipped_model(name: str) -> ModelPlan | None:
         config=listed.config,
         sequence_length=_length_of(listed),
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KnownModel:
+    """The model that a name refers to, and where the name was found."""
+
+    plan: ModelPlan
+    known_from: str
+
+
+def known_model(name: str, found: OnRecord) -> KnownModel | None:
+    """The model of a name that is neither in matrix.yaml nor a checkpoint; None if only the name is known.
+
+    Full-size models come first: local records, then the packaged models, then other records; then tiny models on record.
+    """
+    shipped = shipped_model(name)
+    own, memory = named(name, found.own_memory), named(name, found.memory)
+    return (
+        _of_cells([cell for cell in own if cell.size is Size.FULL])
+        or (KnownModel(plan=shipped, known_from=SOURCE) if shipped is not None else None)
+        or _of_cells([cell for cell in memory if cell.size is Size.FULL])
+        or _of_cells(memory)
+    )
+
+
+def _of_cells(cells: Iterable[Evidence]) -> KnownModel | None:
+    """The model of the newest cell whose run describes it."""
+    plans = ((cell.model_plan, cell.run_id) for cell in cells)
+    return next((KnownModel(plan=plan, known_from=f"run {run_id} of the database") for plan, run_id in plans if plan is not None), None)
 
 
 def _length_of(listed: ListedSize) -> int:

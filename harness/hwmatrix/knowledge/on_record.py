@@ -11,15 +11,17 @@ import enum
 import functools
 import importlib.resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final
+
+import pydantic
+from pydantic.dataclasses import dataclass
 
 from hwmatrix import __version__
 from hwmatrix.basics.text import plural
-from hwmatrix.knowledge.evidence import DATABASE, Evidence, default_database, folded, read_evidence
-from hwmatrix.knowledge.measured_memory import MemoryOnRecord, memory_on_record
-from hwmatrix.knowledge.snapshot import FORMAT, Executed, Snapshot, checksum, collect, executed_of, read
-from hwmatrix.records import Backend
-from hwmatrix.store.reading import database_at, reading, records
+from hwmatrix.knowledge.evidence import Evidence, newest, read_evidence, with_peaks
+from hwmatrix.knowledge.snapshot import Executed, Snapshot, cell_key, checksum, collect, executed_in, read
+from hwmatrix.records import Backend, Size
+from hwmatrix.store.reading import DATABASE, database_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,8 +43,9 @@ class Place(enum.StrEnum):
     SNAPSHOT = "snapshot"
 
 
-class EvidenceAnswer(TypedDict):
-    """A source of measurements: where it is, how many executed cells it has, when they were executed, and with which package versions."""
+@dataclass(frozen=True, kw_only=True, config=pydantic.ConfigDict(extra="forbid"))
+class Measurements:
+    """One source of measurements: where it is, how many cells, executed when, and with which versions of which packages."""
 
     place: str
     where: str
@@ -51,31 +54,27 @@ class EvidenceAnswer(TypedDict):
     last: str | None
     versions: dict[str, list[str]]
 
+    def __str__(self) -> str:
+        """In words: ``reports/latest/matrix.duckdb: 27 cells, executed 2026-11-20, with torch 2.13.0``."""
+        if self.first is None or self.last is None:
+            return f"{self.where}: no cell was executed"
+        days = dict.fromkeys((self.first[:10], self.last[:10]))
+        packages = ", ".join(f"{package} {' and '.join(versions)}" for package, versions in self.versions.items())
+        return f"{self.where}: {plural(self.cells, 'cell')}, executed {' to '.join(days)}, with {packages}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """The measurements of one source: the cells, the memory peaks, and when and with which packages they were executed."""
+    """The measurements of one source: the cells, and those with a peak of memory."""
 
     place: Place
-    where: str
+    measurements: Measurements
     evidence: tuple[Evidence, ...]
-    memory: tuple[MemoryOnRecord, ...]
-    executed: Executed
+    memory: tuple[Evidence, ...]
 
     def __str__(self) -> str:
         """The source in one line, for people."""
-        return sentence(self.answer())
-
-    def answer(self) -> EvidenceAnswer:
-        """The source as plain data."""
-        return EvidenceAnswer(
-            place=self.place.value,
-            where=self.where,
-            cells=len({record.cell for record in self.evidence if record.level is not None}),
-            first=self.executed.first,
-            last=self.executed.last,
-            versions={package: list(found) for package, found in self.executed.versions.items()},
-        )
+        return str(self.measurements)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,7 @@ class OnRecord:
 
     sources: tuple[Source, ...]
     evidence: tuple[Evidence, ...]
-    memory: tuple[MemoryOnRecord, ...]
+    memory: tuple[Evidence, ...]
 
     @property
     def own(self) -> tuple[Evidence, ...]:
@@ -92,7 +91,7 @@ class OnRecord:
         return tuple(record for source in self.sources if source.place in {Place.NAMED, Place.LATEST} for record in source.evidence)
 
     @property
-    def own_memory(self) -> tuple[MemoryOnRecord, ...]:
+    def own_memory(self) -> tuple[Evidence, ...]:
         """The peaks of :attr:`own`."""
         return tuple(cell for source in self.sources if source.place in {Place.NAMED, Place.LATEST} for cell in source.memory)
 
@@ -112,9 +111,9 @@ class OnRecord:
         """The records of one kind of hardware."""
         return self._by_hardware[hardware]
 
-    def answer(self) -> list[EvidenceAnswer]:
+    def answer(self) -> list[dict[str, Any]]:
         """The sources as plain data, in order of precedence."""
-        return [source.answer() for source in self.sources]
+        return [dataclasses.asdict(source.measurements) for source in self.sources]
 
 
 NOTHING: Final = OnRecord(sources=(), evidence=(), memory=())
@@ -134,16 +133,7 @@ def on_record(named: Path | None = None, *, latest: Path = LATEST) -> OnRecord:
         StoreError: the named database is missing, or an existing one cannot be read.
     """
     files = _files(named, latest)
-    return _cached_sources(tuple(files.items()), tuple(_state(path) for paths in files.values() for path in paths))
-
-
-def sentence(asked: EvidenceAnswer) -> str:
-    """One source of measurements in words: ``reports/latest/matrix.duckdb: 27 cells, executed 2026-11-20, with torch 2.13.0``."""
-    if asked["first"] is None or asked["last"] is None:
-        return f"{asked['where']}: no cell was executed"
-    days = dict.fromkeys((asked["first"][:10], asked["last"][:10]))
-    told = ", ".join(f"{package} {' and '.join(versions)}" for package, versions in asked["versions"].items())
-    return f"{asked['where']}: {plural(asked['cells'], 'cell')}, executed {' to '.join(days)}, with {told}"
+    return _cached_sources(tuple(files.items()), tuple(state_of(path) for paths in files.values() for path in paths))
 
 
 def published_databases(folder: Path) -> dict[str, Path]:
@@ -155,7 +145,7 @@ def published_databases(folder: Path) -> dict[str, Path]:
 
 def in_step(databases: Mapping[str, Path], snapshot: Snapshot) -> bool:
     """Whether a snapshot was made from exactly these databases."""
-    if snapshot.format != FORMAT or databases.keys() != snapshot.made_of.keys():
+    if databases.keys() != snapshot.made_of.keys():
         return False
     return all(checksum(path) == snapshot.made_of[at] for at, path in databases.items())
 
@@ -164,16 +154,16 @@ def _files(named: Path | None, latest: Path) -> dict[Place, tuple[Path, ...]]:
     """The files of each kind of source that has any, in order of precedence."""
     if named is not None:
         return {Place.NAMED: (database_at(named).absolute(),)}
-    newest = default_database(latest.absolute())
+    own = latest.absolute() / DATABASE
     found = {
-        Place.LATEST: (newest,) if newest is not None else (),
+        Place.LATEST: (own,) if own.is_file() else (),
         Place.PUBLISHED: tuple(published_databases(PUBLISHED.absolute()).values()),
         Place.SNAPSHOT: (SNAPSHOT,),
     }
     return {place: paths for place, paths in found.items() if paths}
 
 
-def _state(path: Path) -> tuple[int, int]:
+def state_of(path: Path) -> tuple[int, int]:
     """A fingerprint of a file for caching. A missing file gets a constant one: reading it later raises the error."""
     try:
         stat = path.stat()
@@ -193,51 +183,44 @@ def _cached_sources(
         if place is Place.PUBLISHED:
             databases, shipped = published_databases(PUBLISHED.absolute()), read(SNAPSHOT)
             same = in_step(databases, shipped)
-            sources.append(_of_cells(shipped if same else collect(databases), place, SNAPSHOT if same else PUBLISHED, str(PUBLISHED)))
+            sources.append(_of_cells(shipped if same else collect(databases), place, str(PUBLISHED)))
             if same:
                 break
         elif place is Place.SNAPSHOT:
-            sources.append(_of_cells(read(SNAPSHOT), place, SNAPSHOT, f"the results that are published with hwmatrix {__version__}"))
+            sources.append(_of_cells(read(SNAPSHOT), place, f"the results that are published with hwmatrix {__version__}"))
         else:
             sources.append(_of_database(paths[0], place))
-    return _joined([source for source in sources if source.evidence or source.place is Place.NAMED])
+    used = [source for source in sources if source.evidence or source.place is Place.NAMED]
+    evidence, memory = _first([source.evidence for source in used]), _first([source.memory for source in used])
+    return OnRecord(sources=tuple(used), evidence=evidence, memory=memory)
 
 
-def _joined(sources: list[Source]) -> OnRecord:
-    """Every cell, with the rows of the first source that has it."""
-    evidence: list[Evidence] = []
+def _first(sources: Iterable[tuple[Evidence, ...]]) -> tuple[Evidence, ...]:
+    """Every cell, with the records of the first source that has it."""
+    joined: list[Evidence] = []
     known: set[tuple[object, ...]] = set()
-    for source in sources:
-        new = [record for record in source.evidence if _key(record) not in known]
-        evidence += new
-        known |= {_key(record) for record in new}
-    return OnRecord(sources=tuple(sources), evidence=tuple(evidence), memory=tuple(_first_peaks(sources)))
+    for records in sources:
+        new = [record for record in records if cell_key(record) not in known]
+        joined += new
+        known |= {cell_key(record) for record in new}
+    return tuple(joined)
 
 
-def _first_peaks(sources: list[Source]) -> Iterable[MemoryOnRecord]:
-    known: set[tuple[object, ...]] = set()
-    for source in sources:
-        new = [record for record in source.memory if _key(record) not in known]
-        yield from new
-        known |= {_key(record) for record in new}
-
-
-def _key(record: Evidence | MemoryOnRecord) -> tuple[object, ...]:
-    """The identity of a cell, regardless of the machine."""
-    settings = (record.size, record.target, record.backend, record.dtype, record.batch, record.sequence_length, record.threads)
-    generated = record.new_tokens if isinstance(record, Evidence) else 0  # memory is that of forward passes
-    return (folded(record.model), folded(record.hub_id), *settings, generated)
-
-
-def _of_cells(cells: Snapshot, place: Place, file: Path, where: str) -> Source:
-    return Source(place=place, where=where, evidence=cells.evidence(file), memory=cells.memory(file), executed=cells.executed)
+def _of_cells(cells: Snapshot, place: Place, where: str) -> Source:
+    """Published cells. Peaks of tiny models say nothing about the real model of that name."""
+    memory = with_peaks(record for record in cells.cells if record.size is Size.FULL)
+    return _source(place, where, cells.cells, memory, cells.executed)
 
 
 def _of_database(path: Path, place: Place) -> Source:
-    evidence, memory = read_evidence(path), memory_on_record(path)
-    with reading(path) as connection:
-        executed = executed_of(records(connection, "executions"))
-    return Source(place=place, where=_relative_to_here(path), evidence=evidence, memory=memory, executed=executed)
+    executions = read_evidence(path)
+    return _source(place, _relative_to_here(path), newest(executions), with_peaks(executions), executed_in([path]))
+
+
+def _source(place: Place, where: str, evidence: tuple[Evidence, ...], memory: tuple[Evidence, ...], executed: Executed) -> Source:
+    cells = len({record.cell for record in evidence if record.level is not None})
+    measurements = Measurements(place=place.value, where=where, cells=cells, **dataclasses.asdict(executed))
+    return Source(place=place, measurements=measurements, evidence=evidence, memory=memory)
 
 
 def _relative_to_here(path: Path) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import re
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import pydantic
 from pydantic import Field
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _STRICT = pydantic.ConfigDict(extra="forbid")
-_LAST: Final = Backend.CPU
-"""The last entry of every order: it is always available."""
 
 Order = Annotated[tuple[Backend, ...], Field(min_length=1)]
 
@@ -38,35 +35,12 @@ class Priority:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
-class NameRule:
-    """The most likely kind of a model whose name matches the pattern."""
-
-    pattern: re.Pattern[str]
-    family: Family
-    structure: Structure | None = None
-
-
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Priorities:
     """The whole of priorities.yaml."""
 
     version: Literal[1]
     priorities: tuple[Priority, ...]
     unknown: Order
-    names: tuple[NameRule, ...]
-
-    @pydantic.model_validator(mode="after")
-    def _check_orders(self) -> Self:
-        """Check that every order ends with the CPU and lists nothing twice, and that every kind has one rule."""
-        orders = [self.unknown, *(rule.hardware for rule in self.priorities)]
-        for order in orders:
-            if order[-1] is not _LAST or len(set(order)) < len(order):
-                raise ValueError(f"{', '.join(order)}: must end with {_LAST.value} and list nothing twice")
-        structures = [kind for rule in self.priorities for kind in rule.structures]
-        families = [kind for rule in self.priorities for kind in rule.families]
-        if any(len(set(kinds)) < len(kinds) for kinds in (structures, families)):
-            raise ValueError("a structure or a family has two rules")
-        return self
 
 
 @functools.cache
@@ -132,22 +106,6 @@ def order_of(
         listed = known and preferred in expected
         expected = expected[expected.index(preferred) + 1 :] if listed else chain_from(preferred)
     return tuple(dict.fromkeys((*begun, *expected)))
-
-
-def guess_from_name(model_name: str) -> Classification:
-    """A classification by name alone, for use without the classifier. Its confidence is 0, since this was never evaluated."""
-    rule = next((rule for rule in priorities().names if rule.pattern.search(model_name.lower())), None)
-    return Classification(
-        model_name=model_name,
-        architecture=None,
-        model_class=None,
-        family=rule.family if rule else None,
-        subfamily=None,
-        structure=rule.structure if rule else None,
-        confidence=0.0,
-        evidence="name" if rule else "none",
-        source=f"the pattern {rule.pattern.pattern} in its name" if rule else "nothing in its name is known",
-    )
 
 
 def backend_of(hardware: str) -> Backend:

@@ -8,34 +8,52 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from hwmatrix.basics.near_miss import near_miss
+import pydantic
+from pydantic.dataclasses import dataclass
+
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.compatibility import Compatibility
-from hwmatrix.knowledge.requirements import RequirementsError
+from hwmatrix.knowledge.requirements import RequirementsError, free_memory_mb
 from hwmatrix.records import Backend, Basis, Requirements
-from hwmatrix.records.backends import Memory, descriptor_of
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Mapping
 
     from hwmatrix.records import Detection
 
 OVERRIDE: Final = "override"
 """The basis of answers from the caller's own profile."""
-_KEYS: Final = ("compatible", "memory_usage")
-_MEMORY_KEYS: Final = ("peak",)
+_STRICT: Final = pydantic.ConfigDict(extra="forbid")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class MemoryUsage:
+    """The memory that a model needs, in MB."""
+
+    peak: Annotated[float, pydantic.Field(gt=0, strict=True, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Override:
-    """The caller's statement about a model on one hardware. ``peak_mb`` is the memory that it needs there, in MB."""
+    """The caller's statement about a model on one hardware."""
 
-    compatible: bool
-    peak_mb: float | None = None
+    compatible: pydantic.StrictBool
+    memory_usage: MemoryUsage | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _check_memory(self) -> Self:
+        if self.memory_usage is not None and not self.compatible:
+            raise ValueError("compatible is False, and memory_usage says what it needs there")
+        return self
+
+    @property
+    def peak_mb(self) -> float | None:
+        """The memory that it needs there, in MB; None: the caller does not say."""
+        return self.memory_usage.peak if self.memory_usage is not None else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,38 +69,16 @@ class Availability:
     installed: bool = True
 
 
-class Needs:
-    """What a model needs on one hardware, determined on first use, because that may build the model without its weights."""
-
-    def __init__(self, ask: Callable[[], Requirements]) -> None:
-        self._ask = ask
-
-    @functools.cached_property
-    def answer(self) -> Requirements | RequirementsError:
-        """The requirements, or why the model's size is not known."""
-        try:
-            return self._ask()
-        except RequirementsError as error:
-            return error
-
-    @property
-    def requirements(self) -> Requirements | None:
-        """The requirements, or None if the model's size is not known."""
-        return self.answer if isinstance(self.answer, Requirements) else None
-
-    @property
-    def unknown(self) -> str | None:
-        """Why the model's size is not known, and what to do; None if it is known."""
-        return str(self.answer) if isinstance(self.answer, RequirementsError) else None
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HardwareProfile:
-    """A model on one hardware: whether it works there, what it needs, and whether the hardware is available."""
+    """A model on one hardware: whether it works there, what it needs, and whether the hardware is available.
+
+    ``ask`` determines what it needs. It is called on first use, because it may build the model without its weights.
+    """
 
     compatibility: Compatibility
     availability: Availability
-    needs: Needs
+    ask: Callable[[], Requirements]
     override: Override | None = None
 
     @property
@@ -100,10 +96,22 @@ class HardwareProfile:
         """The basis of ``compatible``: a word of ``records.Basis``, or ``override``."""
         return OVERRIDE if self.override is not None else self.compatibility.basis.value
 
+    @functools.cached_property
+    def _needs(self) -> Requirements | RequirementsError:
+        try:
+            return self.ask()
+        except RequirementsError as error:
+            return error
+
     @property
     def requirements(self) -> Requirements | None:
         """What the model needs there; None if its size is not known."""
-        return self.needs.requirements
+        return self._needs if isinstance(self._needs, Requirements) else None
+
+    @property
+    def size_unknown(self) -> str | None:
+        """Why the model's size is not known, and what to do; None if it is known."""
+        return str(self._needs) if isinstance(self._needs, RequirementsError) else None
 
     @property
     def peak_mb(self) -> float | None:
@@ -161,6 +169,9 @@ class HardwareProfile:
         return f"{said}; without it: {self.compatibility.reason}" if differs else said
 
 
+_PROFILE: Final = pydantic.TypeAdapter(dict[Backend, Override])
+
+
 def parse_overrides(profile: Any) -> dict[Backend, Override]:
     """Check a caller's profile: ``{hardware: {"compatible": bool, "memory_usage": {"peak": MB}}}``.
 
@@ -170,56 +181,13 @@ def parse_overrides(profile: Any) -> dict[Backend, Override]:
         ConfigError: unknown hardware or keys, values of other types, peaks that are not positive, or memory for hardware on which the
             model is said not to work; lists every problem.
     """
-    if profile is None:
-        return {}
-    if not isinstance(profile, Mapping):
-        what = f"it is {type(profile).__name__}, not a mapping of hardware"
-        raise ConfigError([Problem(where="hardware profile", what=what, hint='{"cuda": {"compatible": True}}')])
-    problems = [problem for hardware, entry in profile.items() for problem in _problems(hardware, entry)]
-    if problems:
-        raise ConfigError(problems)
-    return {
-        Backend(hardware): Override(compatible=entry["compatible"], peak_mb=entry.get("memory_usage", {}).get("peak"))
-        for hardware, entry in profile.items()
-    }
-
-
-def _problems(hardware: object, entry: Any) -> Iterator[Problem]:
-    where = f"hardware profile, {hardware}"
-    names = [backend.value for backend in Backend]
-    if hardware not in names:
-        yield Problem(where="hardware profile", what=f"{hardware!r} is not a hardware name", hint=near_miss(str(hardware), names))
-    if not isinstance(entry, Mapping):
-        yield Problem(where=where, what=f"it is {entry!r}", hint='a mapping belongs here: {"compatible": True}')
-        return
-    for key in entry:
-        if key not in _KEYS:
-            yield Problem(where=where, what=f"unknown key {key!r}", hint=near_miss(str(key), _KEYS))
-    if "compatible" not in entry:
-        yield Problem(where=where, what="compatible is missing", hint="add True or False")
-    elif not isinstance(entry["compatible"], bool):
-        yield Problem(where=where, what=f"compatible is {entry['compatible']!r}", hint="True or False")
-    if "memory_usage" in entry:
-        yield from _memory_problems(where, entry["memory_usage"])
-        if entry.get("compatible") is False:
-            what = "compatible is False, and memory_usage says what it needs there"
-            yield Problem(where=where, what=what, hint="leave out memory_usage, or set compatible to True")
-
-
-def _memory_problems(where: str, usage: Any) -> Iterator[Problem]:
-    if not isinstance(usage, Mapping):
-        yield Problem(where=where, what=f"memory_usage is {usage!r}", hint='a mapping belongs here: {"peak": MB}')
-        return
-    for key in usage:
-        if key not in _MEMORY_KEYS:
-            yield Problem(where=where, what=f"unknown key {key!r} in memory_usage", hint=near_miss(str(key), _MEMORY_KEYS))
-    if "peak" not in usage:
-        yield Problem(where=where, what="memory_usage has no peak", hint="add it, in MB, or leave out memory_usage")
-        return
-    peak = usage["peak"]
-    number = isinstance(peak, (int, float)) and not isinstance(peak, bool) and math.isfinite(peak)
-    if not number or peak <= 0:
-        yield Problem(where=where, what=f"memory_usage.peak is {peak!r}", hint="a number of MB above 0")
+    try:
+        return _PROFILE.validate_python({} if profile is None else profile)
+    except pydantic.ValidationError as error:
+        hint = 'such as {"cuda": {"compatible": True, "memory_usage": {"peak": 2000}}}'
+        places = [".".join(("hardware profile", *map(str, each["loc"]))) for each in error.errors()]
+        whats = [f"{each['msg']}, it is {each['input']!r}" for each in error.errors()]
+        raise ConfigError([Problem(where=where, what=what, hint=hint) for where, what in zip(places, whats, strict=True)]) from error
 
 
 def availability_of(hardware: Backend, detections: Mapping[str, Detection]) -> Availability:
@@ -231,9 +199,9 @@ def availability_of(hardware: Backend, detections: Mapping[str, Detection]) -> A
     """
     found = detections.get(hardware.value)
     if hardware is Backend.CPU or (found is not None and found.available):
-        return Availability(available=True, reason=None, memory_mb=_memory_left(hardware, detections))
+        return Availability(available=True, reason=None, memory_mb=free_memory_mb(hardware, detections))
     if not descriptor_of(hardware).hardware.needed_here:
-        return Availability(available=True, reason=None, memory_mb=_memory_left(hardware, detections), installed=False)
+        return Availability(available=True, reason=None, memory_mb=free_memory_mb(hardware, detections), installed=False)
     reason = "it was not detected" if found is None else found.reason or "no reason is given"
     return Availability(available=False, reason=reason, memory_mb=None, installed=False)
 
@@ -243,13 +211,3 @@ def instructions_of(detections: Mapping[str, Detection]) -> tuple[str, ...] | No
     found = detections.get(Backend.CPU.value)
     known = found.features.get("instructions") if found is not None else None
     return None if known is None else tuple(known)
-
-
-def _memory_left(hardware: Backend, detections: Mapping[str, Detection]) -> int | None:
-    if descriptor_of(hardware).memory is Memory.DEVICE:
-        gpus = detections[hardware.value].features.get("gpus") or ()
-        free = [gpu["free_mb"] if gpu.get("free_mb") is not None else gpu.get("memory_mb") for gpu in gpus]
-        return max((int(amount) for amount in free if amount is not None), default=None)
-    host = detections.get(Backend.CPU.value)
-    left = host.features.get("memory_left_mb") if host is not None else None
-    return None if left is None else int(left)

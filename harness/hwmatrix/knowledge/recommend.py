@@ -194,7 +194,7 @@ def _obstacle(profile: HardwareProfile, *, absent_too: bool) -> Reason | None:
 
 def _memory(profile: HardwareProfile) -> list[Reason]:
     if profile.peak_mb is None:
-        return [Reason(basis=Basis.NONE.value, text=f"memory: {profile.needs.unknown}")]
+        return [Reason(basis=Basis.NONE.value, text=f"memory: {profile.size_unknown}")]
     return [Reason(basis=profile.peak_basis, text=f"memory: {_needs(profile)}")]
 
 

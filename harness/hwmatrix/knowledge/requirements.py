@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, FactoryError, Problem
 from hwmatrix.hardware.detector import detect
 from hwmatrix.knowledge.calibration import BackendCalibration, Features, calibration, expected, features_of
-from hwmatrix.knowledge.measured_memory import named, same_model
-from hwmatrix.knowledge.names import look_up, shipped_model
+from hwmatrix.knowledge.evidence import same_model
+from hwmatrix.knowledge.names import known_model, look_up
 from hwmatrix.knowledge.on_record import on_record
 from hwmatrix.models.classify import classify
 from hwmatrix.models.listed_sizes import listed_sizes
 from hwmatrix.models.sizes import FORMULA, ModelSize, model_size
 from hwmatrix.records import Backend, Basis, Dtype, ModelPlan, Requirements, Size
-from hwmatrix.records.backends import descriptor_of
+from hwmatrix.records.backends import Memory, descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from hwmatrix.knowledge.measured_memory import MemoryOnRecord
+    from hwmatrix.knowledge.evidence import Evidence
     from hwmatrix.knowledge.on_record import OnRecord
     from hwmatrix.models.listed_sizes import ListedSize, Pass
-    from hwmatrix.records import Classification
+    from hwmatrix.records import Classification, Detection
 
 
 _UNKNOWN_ERROR: Final = 0.5
@@ -208,22 +208,13 @@ def _uncalibrated(size: ModelSize, backend: Backend, features: Features, notes: 
 def _by_name(name: str, classification: Classification, found: OnRecord) -> tuple[ModelPlan, str]:
     """The model of a name without a plan, and a note about it.
 
-    Full-size models come first: local records, then the packaged models, then other records; then tiny models on record.
-
     Raises:
         RequirementsError: none has this name.
     """
-    full = _full(name, found.own_memory) or shipped_model(name) or _full(name, found.memory)
-    if full is not None:
-        return full, ""
-    tiny = next((cell.plan for cell in named(name, found.memory) if cell.plan is not None), None)
-    if tiny is None:
+    known = known_model(name, found)
+    if known is None:
         raise _unknown(name, classification)
-    return tiny, "only its tiny form is known; these are its requirements"
-
-
-def _full(name: str, memory: tuple[MemoryOnRecord, ...]) -> ModelPlan | None:
-    return next((cell.plan for cell in named(name, memory) if cell.size is Size.FULL and cell.plan is not None), None)
+    return known.plan, "" if known.plan.size is Size.FULL else "only its tiny form is known; these are its requirements"
 
 
 def _checked_backend(hardware: str, batch: int | None, sequence_length: int | None) -> Backend:
@@ -265,13 +256,13 @@ def _size_and_source(asked: Question, cache: Path | None) -> tuple[ModelSize, st
         raise RequirementsError(f"the size of {asked.model_name} is not known: {reason}", advice=advice) from failure
 
 
-def peaks_on_record(asked: Question, found: Iterable[MemoryOnRecord]) -> dict[int, tuple[float, MemoryOnRecord]]:
+def peaks_on_record(asked: Question, found: Iterable[Evidence]) -> dict[int, tuple[float, Evidence]]:
     """The newest measured peak in MiB of the model by batch, on the same backend, with the same precision and sequence length."""
-    peaks: dict[int, tuple[float, MemoryOnRecord]] = {}
+    peaks: dict[int, tuple[float, Evidence]] = {}
     for cell in found:
-        peak = cell.device_peak_mb if memory_kind(asked.backend) == "device" else cell.peak_mb
-        settings = (cell.backend, cell.dtype, cell.sequence_length)
-        if peak is not None and settings == (asked.backend, asked.dtype, asked.plan.sequence_length) and same_model(asked.plan, cell.plan):
+        peak = peak_of(cell)
+        wanted = (asked.backend, asked.dtype, asked.plan.sequence_length)
+        if peak is not None and (cell.backend, cell.dtype, cell.sequence_length) == wanted and same_model(asked.plan, cell.model_plan):
             peaks.setdefault(cell.batch, (peak, cell))
     return peaks
 
@@ -282,7 +273,7 @@ def at_batch(size: ModelSize, times: float) -> ModelSize:
     return dataclasses.replace(size, **{name: round(getattr(size, name) * times) for name in per_sample})
 
 
-def _measured_estimate(asked: Question, found: tuple[MemoryOnRecord, ...]) -> Estimate | None:
+def _measured_estimate(asked: Question, found: tuple[Evidence, ...]) -> Estimate | None:
     """The newest measured peak of the same cell; None if none is on record."""
     if asked.plan.batch not in (peaks := peaks_on_record(asked, found)):
         return None
@@ -292,13 +283,11 @@ def _measured_estimate(asked: Question, found: tuple[MemoryOnRecord, ...]) -> Es
     return Estimate(peak_mb=peak, margin=fitted.margin if fitted else _UNKNOWN_ERROR, basis=Basis.MEASURED, note=note)
 
 
-def _by_its_peak(asked: Question, found: tuple[MemoryOnRecord, ...], unknown: RequirementsError) -> Requirements | None:
+def _by_its_peak(asked: Question, found: tuple[Evidence, ...], unknown: RequirementsError) -> Requirements | None:
     """What a model of unknown size needs by its newest measured peak, with the requested settings if possible; None if there is none."""
-    own = [cell for cell in found if (cell.backend, cell.dtype) == (asked.backend, asked.dtype) and same_model(asked.plan, cell.plan)]
+    own = [cell for cell in found if (cell.backend, cell.dtype) == (asked.backend, asked.dtype) and same_model(asked.plan, cell.model_plan)]
     own.sort(key=lambda cell: (cell.batch, cell.sequence_length) != (asked.plan.batch, asked.plan.sequence_length))
-    kind = memory_kind(asked.backend)
-    peaks = ((cell, cell.device_peak_mb if kind == "device" else cell.peak_mb) for cell in own)
-    cell, peak = next(((cell, peak) for cell, peak in peaks if peak is not None), (None, None))
+    cell, peak = next(((cell, peak) for cell in own if (peak := peak_of(cell)) is not None), (None, None))
     if cell is None or peak is None or cell.parameters is None:
         return None
     settings = f"{cell.size.value}, batch {cell.batch}, {cell.sequence_length} tokens"
@@ -309,7 +298,7 @@ def _by_its_peak(asked: Question, found: tuple[MemoryOnRecord, ...], unknown: Re
         dtype=asked.dtype,
         batch=cell.batch,
         sequence_length=cell.sequence_length,
-        memory_kind=kind,
+        memory_kind=memory_kind(asked.backend),
         min_memory_mb=math.ceil(peak),
         recommended_memory_mb=math.ceil(peak * (1 + (fitted.margin if fitted else _UNKNOWN_ERROR))),
         cpu_cores=_cores(cell.parameters),
@@ -346,64 +335,39 @@ def _cores(parameters: int) -> int:
     return next((cores for most, cores in _CORES if parameters <= most), _MOST_CORES)
 
 
-DEVICES: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS})
-"""Backends whose tensors are in device memory. Apple's GPUs share the host's."""
-
-
 def memory_kind(backend: Backend) -> str:
-    """The memory that a model's requirement is about: ``device`` or ``host``."""
-    return "device" if backend in DEVICES else "host"
+    """The memory that a model's requirement is about: ``device`` or ``host``. Apple's GPUs share the host's."""
+    return "host" if descriptor_of(backend).memory is Memory.HOST else "device"
+
+
+def peak_of(cell: Evidence) -> float | None:
+    """The measured peak of the memory that a model's requirement is about, in MiB."""
+    return cell.device_peak_mb if memory_kind(cell.backend) == "device" else cell.peak_mb
 
 
 def available_memory_mb(backend: Backend) -> int | None:
-    """The memory in MiB that is free for a model here now; None if there is no such device, or its memory is not known.
+    """The memory in MiB that is free for a model here now; None if there is no such device, or its memory is not known."""
+    here = {kind.value: detect(kind) for kind in (backend, Backend.CPU)}
+    return None if memory_kind(backend) == "device" and not here[backend.value].available else free_memory_mb(backend, here)
 
-    Of several GPUs, the one with the most free memory counts.
+
+def free_memory_mb(backend: Backend, detections: Mapping[str, Detection]) -> int | None:
+    """The free memory in MiB for a model on detected hardware; None if it is not known.
+
+    A GPU has its own memory, and of several the one with most free memory counts; everything else uses the host's, within the limit of this
+    process's control group.
     """
-    if backend in {Backend.CUDA, Backend.ROCM}:
-        return _of_gpus(detect(backend).features)
-    if backend is Backend.MPS and not detect(backend).available:
-        return None
-    facts = detect(Backend.CPU).features
-    known = [facts[name] for name in ("memory_left_mb", "available_memory_mb", "memory_limit_mb") if facts.get(name) is not None]
-    return min(known, default=None)
+    if descriptor_of(backend).memory is Memory.DEVICE:
+        gpus = detections[backend.value].features.get("gpus") or ()
+        free = [gpu["free_mb"] if gpu.get("free_mb") is not None else gpu.get("memory_mb") for gpu in gpus]
+        return max((int(amount) for amount in free if amount is not None), default=None)
+    host = detections.get(Backend.CPU.value)
+    left = host.features.get("memory_left_mb") if host is not None else None
+    return None if left is None else int(left)
 
 
-def _of_gpus(features: Mapping[str, Any]) -> int | None:
-    """The most free memory of a GPU: as the driver reports it, else the total minus the used memory."""
-    free = []
-    for gpu in features.get("gpus", ()):
-        total = gpu.get("memory_mb")
-        left = gpu.get("free_mb", None if total is None else total - (gpu.get("used_mb") or 0))
-        if left is not None:
-            free.append(left)
-    return max(free, default=None)
-
-
-_WEIGHT_BYTES: Final = {
-    Dtype.FLOAT32: 4,
-    Dtype.FLOAT16: 2,
-    Dtype.BFLOAT16: 2,
-    Dtype.A16W8: 1,
-    Dtype.A8W8: 1,
-    Dtype.INT8_DYNAMIC: 1,
-    Dtype.INT8: 1,
-    Dtype.INT4: 0.5,
-    Dtype.INT4_FLOAT16: 0.5,
-    Dtype.DEFAULT: 4,
-}
-_ACTIVATION_BYTES: Final = {
-    Dtype.FLOAT32: 4,
-    Dtype.FLOAT16: 2,
-    Dtype.BFLOAT16: 2,
-    Dtype.A16W8: 2,
-    Dtype.A8W8: 1,
-    Dtype.INT8_DYNAMIC: 4,
-    Dtype.INT8: 4,
-    Dtype.INT4: 4,
-    Dtype.INT4_FLOAT16: 2,
-    Dtype.DEFAULT: 4,
-}
+_ACTIVATION_BYTES: Final = {Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.A16W8: 2, Dtype.A8W8: 1, Dtype.INT4_FLOAT16: 2}
+"""Bytes of an activation, where they are not 4."""
 
 
 def known_size(plan: ModelPlan, dtype: Dtype, *, cache: Path | None = None) -> tuple[ModelSize, str]:
@@ -432,7 +396,7 @@ def _listed(plan: ModelPlan) -> ListedSize | None:
 
 def _scaled(listed: ListedSize, plan: ModelPlan, dtype: Dtype) -> ModelSize:
     """The listed passes scaled to a batch and sequence length: in proportion to the batch, linear between the listed lengths."""
-    weights, activations = _WEIGHT_BYTES[dtype], _ACTIVATION_BYTES[dtype]
+    weights, activations = dtype.weight_bits / 8, _ACTIVATION_BYTES.get(dtype, 4)
     at = {name: _interpolated(name, listed.passes, plan.sequence_length) * plan.batch for name in _PASS_FIELDS}
     return ModelSize(
         parameters=listed.parameters,

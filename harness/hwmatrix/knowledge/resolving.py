@@ -5,28 +5,22 @@ from __future__ import annotations
 import dataclasses
 import enum
 import logging
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from hwmatrix.errors import CellFailure, HwmatrixError
 from hwmatrix.hardware.api import HardwareDetector
-from hwmatrix.knowledge.fallback import AttemptPlan, Tried, next_attempt
-from hwmatrix.knowledge.priorities import backend_of, guess_from_name, order_of
-from hwmatrix.models.classify import classify as classified
-from hwmatrix.records import Backend, Classification, Status
+from hwmatrix.knowledge.priorities import backend_of, order_of
+from hwmatrix.models.classify import classify as by_name
+from hwmatrix.records import Backend, Classification
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from hwmatrix.records import Detection
 
-    Detect = Callable[[], Mapping[str, Detection]]
-    Classify = Callable[[str], Classification]
-
 Answer = TypeVar("Answer")
 AUTO: Final = "auto"
-_FAILURES: Final = (ImportError, OSError, HwmatrixError, CellFailure)
-"""The errors of a part that is missing or cannot answer. Any other error is a bug and is raised."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -40,14 +34,6 @@ class Level(enum.StrEnum):
     DEFAULT = "default"  # without both and without a request: the CPU
 
 
-_REPLACEMENTS: Final = {
-    Level.BASIC_DETECTION: "the devices that PyTorch can use",
-    Level.NAME_HEURISTIC: "the words of the model's name",
-    Level.PREFERENCE: "the requested hardware, unchecked",
-    Level.DEFAULT: "the CPU",
-}
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resolution:
     """The device for a model, and how it was found.
@@ -58,15 +44,23 @@ class Resolution:
 
     model: str
     hardware: str
-    torch_device: str | None
     level: Level
     classification: Classification | None
-    passed_over: tuple[Tried, ...] = ()
-    missing: tuple[str, ...] = ()
+    passed_over: dict[str, str]
+    missing: tuple[str, ...]
+
+    @property
+    def torch_device(self) -> str | None:
+        """PyTorch's name of the hardware."""
+        return descriptor_of(self.hardware).torch_device
 
 
 def resolve_device(
-    model: str, preference: str | None = None, *, detect: Detect | None = None, classify: Classify | None = None
+    model: str,
+    preference: str | None = None,
+    *,
+    detect: Callable[[], Mapping[str, Detection]] | None = None,
+    classify: Callable[[str], Classification] | None = None,
 ) -> Resolution:
     """The best available hardware for a model.
 
@@ -74,77 +68,56 @@ def resolve_device(
         model: its name.
         preference: the hardware that the user wants; it is used if it is available. ``auto`` means none.
         detect: returns the available hardware by type; by default this machine's detector.
-        classify: returns what a model is; by default the classifier.
+        classify: returns what a model is; by default the classifier of names.
 
     A part that fails with an error of ours, an ImportError or an OSError counts as missing. A warning, ``level`` and ``missing`` report
-    it. PyTorch replaces detection, and the model's name replaces the classifier. Without both, the preference is used unchecked, or the
-    CPU.
+    it. PyTorch replaces detection, and the words of the model's name replace the classifier. Without both, the preference is used
+    unchecked, or the CPU.
 
     Raises:
-        ConfigError: the preference is not a hardware name.
+        ConfigError: the preference is not a hardware name, or the model's name is invalid.
     """
     preferred = None if preference in {None, AUTO} else backend_of(str(preference)).value
     missing: list[str] = []
-    found = _answer_of("detection", detect or HardwareDetector().detect, missing)
-    kind = _answer_of("classification", lambda: (classify or classified)(model), missing)
-    if found is None and kind is None:
-        level = Level.DEFAULT if preferred is None else Level.PREFERENCE
-        _warn(missing, level)
-        return _resolution(model, preferred or Backend.CPU.value, level, None, missing=tuple(missing))
-    level = Level.FULL if not missing else Level.BASIC_DETECTION if found is None else Level.NAME_HEURISTIC
-    _warn(missing, level)
-    kind = kind or guess_from_name(model)
-    absent = torch_absences() if found is None else _absences(found)
-    plan = AttemptPlan(order=order_of(kind, preferred=preferred))
-    passed_over: list[Tried] = []
-    while (attempt := next_attempt(plan, passed_over)) is not None and (reason := absent[attempt.hardware]) is not None:
-        passed_over.append(Tried(attempt=attempt, status=Status.UNAVAILABLE, reason=reason))
-    hardware = attempt.hardware if attempt is not None else Backend.CPU.value  # this code runs on a CPU, even if it was not detected
-    return _resolution(model, hardware, level, kind, passed_over=tuple(passed_over), missing=tuple(missing))
+    detected = _answer_of("detection", detect or HardwareDetector().detect, missing)
+    kind = _answer_of("classification", lambda: (classify or by_name)(model), missing)
+    if detected is None and kind is None:
+        level, hardware, passed_over = Level.DEFAULT if preferred is None else Level.PREFERENCE, preferred or Backend.CPU.value, {}
+    else:
+        level = Level.FULL if not missing else Level.BASIC_DETECTION if detected is None else Level.NAME_HEURISTIC
+        kind = kind or by_name(model)
+        order = order_of(kind, preferred=preferred)
+        absent = torch_absences() if detected is None else {name: _absence(detected.get(name)) for name in order}
+        hardware = next((name for name in order if absent[name] is None), Backend.CPU.value)  # this code runs on a CPU
+        passed_over = {name: reason for name in order[: order.index(hardware)] if (reason := absent[name]) is not None}
+    if missing:
+        _LOG.warning("missing: %s; the device is chosen by: %s", "; ".join(missing), level.value)
+    return Resolution(model=model, hardware=hardware, level=level, classification=kind, passed_over=passed_over, missing=tuple(missing))
 
 
 def torch_absences() -> dict[str, str | None]:
     """For each hardware, why PyTorch cannot use it, or None if it can. The CPU always can be used."""
-    unknown = "not checked: PyTorch does not know it, and detection is missing"
-    reasons: dict[str, str | None] = dict.fromkeys((backend.value for backend in Backend), unknown)
-    reasons[Backend.CPU] = None
+    reasons: dict[str, str | None] = {backend.value: "not checked: detection is missing" for backend in Backend} | {Backend.CPU.value: None}
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: one of its libraries cannot be loaded
-        return reasons | {
-            name.value: f"PyTorch cannot be imported: {error}"
-            for name in Backend
-            if descriptor_of(name).torch_device and name is not Backend.CPU
-        }
+        return reasons | dict.fromkeys(("cuda", "rocm", "mps"), f"PyTorch cannot be imported: {error}")
     gpu = torch.cuda.is_available()
-    reasons[Backend.CUDA] = None if gpu and torch.version.cuda else f"PyTorch {torch.__version__} finds no NVIDIA GPU"
-    reasons[Backend.ROCM] = None if gpu and torch.version.hip else f"PyTorch {torch.__version__} finds no AMD GPU"
-    reasons[Backend.MPS] = None if torch.backends.mps.is_available() else f"PyTorch {torch.__version__} finds no Apple GPU"
-    return reasons
+    usable = {"cuda": gpu and torch.version.cuda, "rocm": gpu and torch.version.hip, "mps": torch.backends.mps.is_available()}
+    return reasons | {name: None if here else f"PyTorch {torch.__version__} cannot use it here" for name, here in usable.items()}
 
 
-def _absences(found: Mapping[str, Detection]) -> dict[str, str | None]:
-    """For each hardware why it is not available, or None if it is."""
-    reasons: dict[str, str | None] = dict.fromkeys((backend.value for backend in Backend), "it was not detected")
-    return reasons | {name: None if each.available else each.reason or "no reason is given" for name, each in found.items()}
+def _absence(detection: Detection | None) -> str | None:
+    """Why hardware is not available; None if it is."""
+    if detection is None:
+        return "it was not detected"
+    return None if detection.available else detection.reason or "no reason is given"
 
 
 def _answer_of(part: str, ask: Callable[[], Answer], missing: list[str]) -> Answer | None:
-    """The part's answer; None if the part is missing, which is added to ``missing``."""
+    """The part's answer; None if the part is missing, which is added to ``missing``. Any other error is a bug and is raised."""
     try:
         return ask()
-    except _FAILURES as error:
+    except (ImportError, OSError, HwmatrixError, CellFailure) as error:
         missing.append(f"{part}: {type(error).__name__}: {error}")
         return None
-
-
-def _warn(missing: Sequence[str], level: Level) -> None:
-    """Log one warning for all missing parts: why, and what is used instead."""
-    if missing:
-        _LOG.warning("missing: %s; used instead: %s", "; ".join(missing), _REPLACEMENTS[level])
-
-
-def _resolution(model: str, hardware: str, level: Level, kind: Classification | None, **details: tuple[Any, ...]) -> Resolution:
-    return Resolution(
-        model=model, hardware=hardware, torch_device=descriptor_of(hardware).torch_device, level=level, classification=kind, **details
-    )

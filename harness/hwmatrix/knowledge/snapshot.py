@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.files import write_atomically
 from hwmatrix.errors import StoreError
-from hwmatrix.knowledge.evidence import Evidence, evidence_of, folded, stamp
-from hwmatrix.knowledge.measured_memory import MemoryOnRecord, memory_of
+from hwmatrix.knowledge.evidence import Evidence, evidence_of, folded, read_evidence, stamp
+from hwmatrix.records import Size, Status
 from hwmatrix.store.reading import reading, records
 
 if TYPE_CHECKING:
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT: Final = "hwmatrix/evidence/3"
-_OLDER: Final = "hwmatrix/evidence/2"
-"""Without cells that generate, and without the columns that were added with these."""
-_EVIDENCE: Final = tuple(field.name for field in dataclasses.fields(Evidence))
-_MEMORY: Final = tuple(field.name for field in dataclasses.fields(MemoryOnRecord))
-_COLUMNS: Final = tuple(dict.fromkeys((*_EVIDENCE, *_MEMORY)))
-_KEY: Final = ("size", "target", "backend", "dtype", "batch", "sequence_length", "threads", "new_tokens")
+_COLUMNS: Final = tuple(field.name for field in dataclasses.fields(Evidence))
 _DIGITS: Final = 5
 """Significant digits kept of a measured number: more than any measurement here reproduces."""
 
@@ -44,68 +39,50 @@ class Executed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Cells with their latest verdicts, one mapping of plain values per cell, the newest first.
-
-    ``made_of`` maps the path of each source database to the checksum of its file.
-    """
+    """Cells with their latest verdicts, the newest first. ``made_of`` maps the path of each source database to the checksum of its file."""
 
     made_of: dict[str, str]
     executed: Executed
-    cells: tuple[dict[str, Any], ...]
-    format: str = FORMAT
-
-    def evidence(self, where: Path) -> tuple[Evidence, ...]:
-        """The cells as evidence. ``where`` is the file that they come from.
-
-        Raises:
-            StoreError: it holds a word that this version does not know.
-        """
-        return tuple(evidence_of({name: cell[name] for name in _EVIDENCE}, where) for cell in self.cells)
-
-    def memory(self, where: Path) -> tuple[MemoryOnRecord, ...]:
-        """The measured peaks of full-size models: those of tiny ones do not generalize.
-
-        Raises:
-            StoreError: it holds a word that this version does not know.
-        """
-        full = (cell for cell in self.cells if cell["size"] == "full" and not cell["new_tokens"] and cell["status"] in {"pass", "mismatch"})
-        measured = (cell for cell in full if cell["peak_mb"] is not None or cell["device_peak_mb"] is not None)
-        return tuple(memory_of({name: cell[name] for name in _MEMORY}, where) for cell in measured)
+    cells: tuple[Evidence, ...]
 
 
-def cell_key(cell: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The identity of a cell, regardless of the machine."""
-    return (folded(cell["model"]), folded(cell["hub_id"]), *(cell[name] for name in _KEY))
+def cell_key(cell: Evidence) -> tuple[object, ...]:
+    """The identity of a cell, regardless of the machine and its isolation."""
+    settings = (cell.size, cell.target, cell.backend, cell.dtype, cell.batch, cell.sequence_length, cell.threads, cell.new_tokens)
+    return (folded(cell.model), folded(cell.hub_id), *settings)
 
 
 def collect(databases: Mapping[str, Path]) -> Snapshot:
     """The latest verdict of every cell of merged databases, which are given by path.
 
-    If the latest execution of a cell passed without timing, the latest that passed with timing is kept too.
+    If the latest execution of a cell passed without timing, the latest that passed with timing is kept too. What was not executed is not
+    evidence for other machines.
 
     Raises:
         StoreError: one of them cannot be read.
     """
-    rows: list[dict[str, Any]] = []
-    executions: list[dict[str, Any]] = []
-    for path in databases.values():
-        with reading(path) as connection:
-            rows += [row | {"started_at": stamp(row["started_at"])} for row in records(connection, "published_cells")]
-            executions += records(connection, "executions")
+    executed = [record for path in databases.values() for record in read_evidence(path, by_start=True) if record.level is not None]
     made_of = {place: checksum(path) for place, path in sorted(databases.items())}
-    return Snapshot(made_of=made_of, executed=executed_of(executions), cells=tuple(_latest(rows)))
+    return Snapshot(made_of=made_of, executed=executed_in(databases.values()), cells=tuple(_latest(executed)))
 
 
-def executed_of(rows: Iterable[Mapping[str, Any]]) -> Executed:
-    """Summarize the rows of ``queries/executions.sql`` of one or several databases."""
+def executed_in(databases: Iterable[Path]) -> Executed:
+    """When and with which packages the cells of databases were executed.
+
+    Raises:
+        StoreError: one of them cannot be read.
+    """
     versions: dict[str, set[str]] = {}
-    first, last = None, None
-    for row in rows:
-        begin, end = str(stamp(row["first"])), str(stamp(row["last"]))
-        first, last = min(first or begin, begin), max(last or end, end)
-        for package, version in json.loads(row["versions"]).items():
-            versions.setdefault(package, set()).add(version)
-    return Executed(first=first, last=last, versions={package: tuple(sorted(found)) for package, found in sorted(versions.items())})
+    moments: list[str] = []
+    for path in databases:
+        with reading(path) as connection:
+            rows = records(connection, "executions")
+        for row in rows:
+            moments += [str(stamp(row["first"])), str(stamp(row["last"]))]
+            for package, version in json.loads(row["versions"]).items():
+                versions.setdefault(package, set()).add(version)
+    by_package = {package: tuple(sorted(each)) for package, each in sorted(versions.items())}
+    return Executed(first=min(moments, default=None), last=max(moments, default=None), versions=by_package)
 
 
 def checksum(path: Path) -> str:
@@ -134,7 +111,7 @@ def write(snapshot: Snapshot, path: Path) -> None:
         "format": FORMAT,
         "made_of": snapshot.made_of,
         **dataclasses.asdict(snapshot.executed),
-        "cells": {name: _packed([cell[name] for cell in snapshot.cells]) for name in _COLUMNS},
+        "cells": {name: _packed([getattr(cell, name) for cell in snapshot.cells]) for name in _COLUMNS},
     }
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     try:
@@ -152,38 +129,30 @@ def read(path: Path) -> Snapshot:
     advice = "Install hwmatrix again, or write it again: hwmatrix evidence --write."
     try:
         document = json.loads(gzip.decompress(path.read_bytes()))
-        found = document.get("format")
-        if found not in {FORMAT, _OLDER}:
-            raise StoreError(f"{path}: its format is {found}, this hwmatrix reads {FORMAT}", advice=advice)
-        packed = document["cells"]
-        if found == _OLDER:
-            count = len(_unpacked(packed["model"]))
-            packed = {name: {"values": [0 if name == "new_tokens" else None] * count} for name in _COLUMNS} | packed
-        columns = {name: _unpacked(packed[name]) for name in _COLUMNS}
-        cells = tuple(dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+        if document.get("format") != FORMAT:
+            raise StoreError(f"{path}: its format is {document.get('format')}, this hwmatrix reads {FORMAT}", advice=advice)
+        columns = [_unpacked(document["cells"][name]) for name in _COLUMNS]
+        cells = evidence_of((dict(zip(_COLUMNS, values, strict=True)) for values in zip(*columns, strict=True)), path)
         versions = {package: tuple(each) for package, each in document["versions"].items()}
         executed = Executed(first=document["first"], last=document["last"], versions=versions)
-        return Snapshot(made_of=document["made_of"], executed=executed, cells=cells, format=found)
+        return Snapshot(made_of=document["made_of"], executed=executed, cells=cells)
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise StoreError(f"{path}: cannot be read as published evidence: {type(error).__name__}: {error}", advice=advice) from error
 
 
-def _latest(rows: Sequence[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    ordered = sorted(rows, key=lambda row: str(row["started_at"]), reverse=True)
-    latest: dict[tuple[Any, ...], dict[str, Any]] = {}
-    timed: set[tuple[Any, ...]] = set()
-    for row in ordered:
-        key = cell_key(row)
-        first = latest.setdefault(key, row)
-        if row["timed"] and first["status"] == row["status"] == "pass" and key not in timed:
+def _latest(executed: Sequence[Evidence]) -> Iterable[Evidence]:
+    """The latest execution of each cell, and the latest timed one. Tiny models stay without their plans: their peaks are not published."""
+    latest: dict[tuple[object, ...], Evidence] = {}
+    timed: set[tuple[object, ...]] = set()
+    for record in sorted(executed, key=lambda record: record.started_at or "", reverse=True):
+        key = cell_key(record)
+        first = latest.setdefault(key, record)
+        if record.ci_low_ms is not None and first.status is record.status is Status.PASS and key not in timed:
             timed.add(key)
-        elif row is not first:
+        elif record is not first:
             continue
-        yield {name: _rounded(row[name]) for name in _COLUMNS}
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+        changes: dict[str, Any] = {name: float(f"{value:.{_DIGITS}g}") for name, value in vars(record).items() if isinstance(value, float)}
+        yield dataclasses.replace(record, **changes, plan=record.plan if record.size is Size.FULL else None)
 
 
 def _packed(values: list[Any]) -> dict[str, Any]:

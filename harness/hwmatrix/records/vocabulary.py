@@ -72,6 +72,15 @@ class Dtype(enum.StrEnum):
         return Dtype.FLOAT16 if self is Dtype.INT4_FLOAT16 else Dtype.FLOAT32
 
     @property
+    def weight_bits(self) -> int:
+        """Bits of a weight. Where the runtime chooses the precision, as many as in float32."""
+        if self in {Dtype.INT4, Dtype.INT4_FLOAT16}:
+            return 4
+        if self in {Dtype.A16W8, Dtype.A8W8, Dtype.INT8_DYNAMIC, Dtype.INT8}:
+            return 8
+        return 16 if self in {Dtype.FLOAT16, Dtype.BFLOAT16} else 32
+
+    @property
     def quantizes_activations(self) -> bool:
         """Whether values are quantized as the model runs, and not only its weights in advance."""
         return self in {Dtype.A16W8, Dtype.A8W8, Dtype.INT8_DYNAMIC}

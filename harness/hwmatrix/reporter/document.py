@@ -12,7 +12,7 @@ import pydantic
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hwmatrix.knowledge.fit_document import Measurements
+from hwmatrix.knowledge.on_record import Measurements
 from hwmatrix.records import Basis, Execution, Family, Level, Severity
 from hwmatrix.reporter.components import Checked
 from hwmatrix.reporter.stack import StackResult
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from hwmatrix.faults.error_records import ReportedError
     from hwmatrix.knowledge.compatibility_table import TableRow
-    from hwmatrix.knowledge.on_record import EvidenceAnswer
 
 ERROR_REPORT_SCHEMA: Final = "hwmatrix/error-report/1"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -95,7 +94,7 @@ def report_of(
     components: tuple[Checked, ...] | None,
     stack: tuple[StackResult, ...] | None,
     matrix: Iterable[TableRow] | None,
-    evidence: Iterable[EvidenceAnswer] = (),
+    evidence: Iterable[dict[str, Any]] = (),
 ) -> ErrorReport:
     """The document of sorted errors, each with its number of occurrences."""
     plain = {

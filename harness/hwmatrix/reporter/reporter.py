@@ -14,13 +14,13 @@ from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.faults.error_records import ReportedError, from_dict, in_utc, merged, of_type, recognized
 from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.knowledge.compatibility_table import table_of
-from hwmatrix.knowledge.evidence import default_database
 from hwmatrix.knowledge.on_record import LATEST, NOTHING, OnRecord, on_record
 from hwmatrix.pool.pool import get_global_resource_pool
 from hwmatrix.records import Status
 from hwmatrix.reporter import collecting, components, stack
 from hwmatrix.reporter.document import ErrorReport, report_of, to_json
 from hwmatrix.reporter.text import matrix_markdown, report_markdown
+from hwmatrix.store.reading import DATABASE
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -228,4 +228,5 @@ class HardwareCompatibilityReporter:
         )
 
     def _database_path(self) -> Path | None:
-        return self._database or default_database(self._sources.reports or LATEST)
+        own = (self._sources.reports or LATEST) / DATABASE
+        return self._database or (own if own.is_file() else None)

@@ -192,7 +192,7 @@ def test_a_known_word_in_a_name_has_the_confidence_of_names() -> None:
 
 def test_the_documents_requirements_are_used_if_nothing_else_is_known(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "matrix.yaml").unlink()
-    for asking in ("classifier.classifier", "knowledge.requirements"):
+    for asking in ("classifier.classifier", "knowledge.names"):
         monkeypatch.setattr(f"hwmatrix.{asking}.shipped_model", lambda _: None)
     answer = classifier().classify_model("bert-base-uncased")
     needs = answer["resource_requirements"]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from factory_advice import detections, evidence, failed, fast, profiles, subject
 
-from hwmatrix.classifier.pool_config import PoolMember, pool_config
+from hwmatrix.classifier.pool_config import pool_config
+from hwmatrix.classifier.task_models import Candidate
 from hwmatrix.knowledge.profiles import parse_overrides
-from hwmatrix.knowledge.recommend import choose
 from hwmatrix.records import Family
 
 if TYPE_CHECKING:
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 MEASURED = [evidence("bert", "cpu"), evidence("vit", "cpu", family=Family.VISION), fast("bert", "openvino", 2.4)]
 
 
-def member(name: str, family: Family, records: Iterable[Evidence], *here: str, host_mb: int | None = 16_000, **changes: Any) -> PoolMember:
+def member(name: str, family: Family, records: Iterable[Evidence], *here: str, host_mb: int | None = 16_000, **changes: Any) -> Candidate:
     asked = subject(name, family)
-    found = profiles(asked, records, detections(*here, memory_mb=host_mb), **changes)
-    installed = [hardware for hardware, profile in found.items() if profile.availability.installed]
-    return PoolMember(model_name=name, profiles=found, choice=choose(asked.classification, found, installed))
+    return Candidate(subject=asked, profiles=profiles(asked, records, detections(*here, memory_mb=host_mb), **changes))
 
 
 def configured(records: Iterable[Evidence], *here: str, **changes: Any) -> PoolAnswer:

@@ -11,7 +11,7 @@ import pytest
 from factory_rows import BEGIN, FAILURES, Database, example, steady, unmeasured
 
 from hwmatrix.errors import StoreError
-from hwmatrix.knowledge.evidence import Evidence, Nearness, default_database, read_evidence
+from hwmatrix.knowledge.evidence import Evidence, Nearness, newest, read_evidence
 from hwmatrix.records import Backend, Execution, Family, Isolation, Level, Size, Status
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_the_newest_execution_of_a_setting_counts(path: Path) -> None:
         database.cell(database.plan("bert", "cpu", "new"), "s-new", wall=steady(2.0))
         database.cell(database.plan("bert", "cpu", "old", dtype="float16", cell_key="half"), "s-old", **unmeasured("mismatch"))
         database.plan("bert", "cpu", "later-but-not-run")
-    found = {(record.dtype.value, record.run_id, record.status.value) for record in read_evidence(path)}
+    found = {(record.dtype.value, record.run_id, record.status.value) for record in newest(read_evidence(path))}
     assert found == {("float32", "new", "pass"), ("float16", "old", "mismatch")}
 
 
@@ -87,7 +87,7 @@ def test_machines_are_kept_separate(path: Path) -> None:
             database.run(run)
             database.shard(f"s-{run}", "cpu", run, host=host)
             database.cell(database.plan("bert", "cpu", run), f"s-{run}", wall=steady(2.0))
-    assert {record.host for record in read_evidence(path)} == {"aaaa", "bbbb"}
+    assert {record.host for record in newest(read_evidence(path))} == {"aaaa", "bbbb"}
 
 
 BERT = make.model_plan("bert", hub_id="google-bert/bert-base-uncased", size=Size.FULL)
@@ -116,12 +116,6 @@ def test_nearness(path: Path, recorded: dict[str, Any], asked: dict[str, Any], e
         database.cell(database.plan(model, "cpu", architecture="bert", **recorded), "s", wall=steady(2.0))
     (record,) = read_evidence(path)
     assert record.nearness(**{"architecture": "bert", "family": Family.EMBEDDING} | asked) is expected
-
-
-def test_the_location_of_the_database(tmp_path: Path, path: Path) -> None:
-    assert default_database(tmp_path) is None
-    example(path)
-    assert default_database(tmp_path) == path
 
 
 def change(path: Path, statement: str) -> Path:

@@ -20,8 +20,9 @@ from hwmatrix.errors import ConfigError, StoreError
 from hwmatrix.knowledge import requirements
 from hwmatrix.knowledge.fit import judge, will_it_fit
 from hwmatrix.knowledge.fit_document import FitDocument, HardwareFit, Need, Verdict, as_data, json_schema
-from hwmatrix.knowledge.fit_question import FitQuestion, precisions_of
+from hwmatrix.knowledge.fit_question import FitQuestion
 from hwmatrix.records import Backend, Basis, Detection, Dtype, Family, ModelPlan, Size, to_json
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -284,7 +285,7 @@ def test_a_file_that_is_not_a_database(tmp_path: Path) -> None:
 
 
 def test_every_backend_has_precisions() -> None:
-    assert all(precisions_of(backend) for backend in Backend)
+    assert all(descriptor_of(backend).precisions for backend in Backend)
 
 
 def test_the_document_follows_its_schema() -> None:

@@ -137,7 +137,7 @@ def test_the_latest_verdict_of_a_cell_is_kept(tmp_path: Path) -> None:
     new = database(tmp_path / "new.duckdb", [("bert", "cpu", "crash"), ("vit", "cpu", "pass")], day=3)
     for databases in ({"a": old, "b": new}, {"b": new, "a": old}):
         made = snapshot.collect(databases)
-        kept = {(cell["model"], cell["target"]): cell["status"] for cell in made.cells}
+        kept = {(cell.model, cell.target): cell.status for cell in made.cells}
         assert kept == {("bert", "cpu"): "crash", ("vit", "cpu"): "pass"}  # unavailable hardware proves nothing
         assert (made.executed.first, made.executed.last) == ("2026-01-02T03:04:06", "2026-01-03T03:04:06")
 
@@ -146,19 +146,19 @@ def test_a_later_untimed_pass_does_not_remove_the_speed(tmp_path: Path) -> None:
     both = [("bert", "cpu", "pass"), ("bert", "openvino", "pass")]
     timed = database(tmp_path / "timed.duckdb", both, day=2)
     untimed = database(tmp_path / "untimed.duckdb", both, day=3, timed=False)
-    kept = [cell for cell in snapshot.collect({"a": timed, "b": untimed}).cells if cell["target"] == "openvino"]
-    assert [(cell["run_id"], cell["speed_up"]) for cell in kept] == [("run-3", None), ("run-2", 2.0)]
+    kept = [cell for cell in snapshot.collect({"a": timed, "b": untimed}).cells if cell.target == "openvino"]
+    assert [(cell.run_id, cell.speed_up) for cell in kept] == [("run-3", None), ("run-2", 2.0)]
     failing = database(tmp_path / "failing.duckdb", [("bert", "openvino", "error")], day=4)
-    kept = [cell for cell in snapshot.collect({"a": timed, "b": untimed, "c": failing}).cells if cell["target"] == "openvino"]
-    assert [cell["status"] for cell in kept] == ["error"]
+    kept = [cell for cell in snapshot.collect({"a": timed, "b": untimed, "c": failing}).cells if cell.target == "openvino"]
+    assert [cell.status for cell in kept] == ["error"]
 
 
-def test_peaks_of_tiny_models_are_not_published(tmp_path: Path) -> None:
-    path = tmp_path / "m.duckdb"
-    tiny = snapshot.collect({"m": database(path, [("bert", "cpu", "pass")], size="tiny")})
-    assert tiny.memory(path) == ()
-    (full,) = snapshot.collect({"m": database(tmp_path / "f.duckdb", [("bert", "cpu", "pass")])}).memory(path)
-    assert full.size is Size.FULL
+def test_peaks_of_tiny_models_are_not_published(folder: Path) -> None:
+    published = folder / "reports" / "published"
+    database(published / "tiny" / "matrix.duckdb", [("bert", "cpu", "pass")], size="tiny")
+    assert (len(on_record().evidence), on_record().memory) == (1, ())
+    database(published / "full" / "matrix.duckdb", [("bert", "cpu", "pass")])
+    assert [cell.size for cell in on_record().memory] == [Size.FULL]
 
 
 @pytest.mark.parametrize("content", [b"", b"no gzip", b"\x1f\x8b\x08\x00broken"])

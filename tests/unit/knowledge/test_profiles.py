@@ -9,7 +9,7 @@ import pytest
 from factory_advice import detections, failed, profiles, subject
 
 from hwmatrix.errors import ConfigError
-from hwmatrix.knowledge.profiles import OVERRIDE, Override, availability_of, parse_overrides
+from hwmatrix.knowledge.profiles import OVERRIDE, MemoryUsage, Override, availability_of, parse_overrides
 from hwmatrix.records import Backend
 
 DOCUMENTED = {
@@ -22,7 +22,7 @@ DOCUMENTED = {
 
 def test_the_documented_form_is_read() -> None:
     assert parse_overrides(DOCUMENTED) == {
-        Backend.CUDA: Override(compatible=True, peak_mb=2000),
+        Backend.CUDA: Override(compatible=True, memory_usage=MemoryUsage(peak=2000)),
         Backend.MPS: Override(compatible=False),
         Backend.OPENVINO: Override(compatible=True),
         Backend.WEBNN: Override(compatible=False),
@@ -33,19 +33,19 @@ def test_the_documented_form_is_read() -> None:
 @pytest.mark.parametrize(
     ("profile", "said"),
     [
-        (["cuda"], "it is list, not a mapping of hardware"),
-        ({"cudda": {"compatible": True}}, "'cudda' is not a hardware name (did you mean 'cuda'?"),
-        ({7: {"compatible": True}}, "7 is not a hardware name"),
-        ({"cuda": True}, "it is True (a mapping belongs here"),
-        ({"cuda": {}}, "compatible is missing"),
-        ({"cuda": {"compatible": "yes"}}, "compatible is 'yes' (True or False)"),
-        ({"cuda": {"compatible": 1}}, "compatible is 1"),
-        ({"cuda": {"compatible": True, "memory": 1}}, "unknown key 'memory'"),
-        ({"cuda": {"compatible": True, "memory_usage": 5}}, "memory_usage is 5"),
-        ({"cuda": {"compatible": True, "memory_usage": {}}}, "memory_usage has no peak"),
-        ({"cuda": {"compatible": True, "memory_usage": {"peak": 1, "peek": 2}}}, "unknown key 'peek' in memory_usage"),
+        (["cuda"], "hardware profile: Input should be a valid dictionary, it is ['cuda']"),
+        ({"cudda": {"compatible": True}}, "hardware profile.cudda.[key]: Input should be 'cpu', "),
+        ({7: {"compatible": True}}, "it is 7"),
+        ({"cuda": True}, "hardware profile.cuda: "),
+        ({"cuda": {}}, "hardware profile.cuda.compatible: Field required"),
+        ({"cuda": {"compatible": "yes"}}, "hardware profile.cuda.compatible: Input should be a valid boolean, it is 'yes'"),
+        ({"cuda": {"compatible": 1}}, "it is 1"),
+        ({"cuda": {"compatible": True, "memory": 1}}, "hardware profile.cuda.memory: Unexpected keyword argument"),
+        ({"cuda": {"compatible": True, "memory_usage": 5}}, "hardware profile.cuda.memory_usage: "),
+        ({"cuda": {"compatible": True, "memory_usage": {}}}, "hardware profile.cuda.memory_usage.peak: Field required"),
+        ({"cuda": {"compatible": True, "memory_usage": {"peak": 1, "peek": 2}}}, "hardware profile.cuda.memory_usage.peek: Unexpected"),
         *(
-            ({"cuda": {"compatible": True, "memory_usage": {"peak": peak}}}, "memory_usage.peak is")
+            ({"cuda": {"compatible": True, "memory_usage": {"peak": peak}}}, "hardware profile.cuda.memory_usage.peak: ")
             for peak in (-1, 0, "2000", None, math.inf, math.nan, True)
         ),
         ({"cuda": {"compatible": False, "memory_usage": {"peak": 2000}}}, "compatible is False, and memory_usage says what it needs"),

@@ -14,7 +14,7 @@ from factory_rows import Database
 from hwmatrix.errors import ConfigError, FactoryError, StoreError
 from hwmatrix.knowledge import requirements
 from hwmatrix.knowledge.calibration import calibration, features_of
-from hwmatrix.knowledge.measured_memory import memory_on_record, named, same_model
+from hwmatrix.knowledge.evidence import named, read_evidence, same_model, with_peaks
 from hwmatrix.knowledge.requirements import RequirementsError, estimate_for, estimate_for_name, known_size, requirements_for
 from hwmatrix.models.listed_sizes import listed_sizes
 from hwmatrix.models.sizes import ModelSize
@@ -300,16 +300,16 @@ def test_the_table_is_only_for_recipes_and_for_missing_packages(monkeypatch: pyt
 
 
 def test_recorded_memory_is_found_by_model(tmp_path: Path) -> None:
-    (cell,) = memory_on_record(on_record(tmp_path / "m.duckdb"))
-    assert cell.plan == PLAN
+    (cell,) = with_peaks(read_evidence(on_record(tmp_path / "m.duckdb")))
+    assert cell.model_plan == PLAN
     assert named("nothing", (cell,)) == ()
-    assert same_model(dataclasses.replace(PLAN, batch=7, name="other"), cell.plan)
-    assert not same_model(dataclasses.replace(PLAN, weights="/a/folder"), cell.plan)
+    assert same_model(dataclasses.replace(PLAN, batch=7, name="other"), cell.model_plan)
+    assert not same_model(dataclasses.replace(PLAN, weights="/a/folder"), cell.model_plan)
     assert not same_model(PLAN, None)
 
 
 def test_a_cell_without_a_peak_is_not_recorded_memory(tmp_path: Path) -> None:
-    assert memory_on_record(on_record(tmp_path / "m.duckdb", peak_mb=None)) == ()
+    assert with_peaks(read_evidence(on_record(tmp_path / "m.duckdb", peak_mb=None))) == ()
 
 
 def test_a_run_without_its_plan_is_no_evidence_of_a_model(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_a_run_without_its_plan_is_no_evidence_of_a_model(tmp_path: Path) -> Non
         database.run()
         database.shard("s", "cpu")
         database.cell(database.plan("bert", "cpu", size="full", sequence_length=128), "s")
-    assert memory_on_record(path)[0].plan is None
+    assert with_peaks(read_evidence(path))[0].model_plan is None
     assert ask(database=path).basis is Basis.ESTIMATED
 
 
@@ -329,12 +329,12 @@ def detection(features: dict[str, Any], *, available: bool = True) -> Detection:
 @pytest.mark.parametrize(
     ("backend", "features", "expected"),
     [
-        (Backend.CPU, {"available_memory_mb": 9000, "memory_limit_mb": 4000}, 4000),
-        (Backend.CPU, {"available_memory_mb": 9000, "memory_limit_mb": None}, 9000),
+        (Backend.CPU, {"memory_left_mb": 4000}, 4000),
+        (Backend.CPU, {}, None),
         (Backend.OPENVINO, {"available_memory_mb": 9000, "memory_left_mb": 700}, 700),
-        (Backend.CUDA, {"gpus": [{"memory_mb": 8000, "used_mb": 1000}, {"memory_mb": 6000, "used_mb": None}]}, 7000),
+        (Backend.CUDA, {"gpus": [{"memory_mb": 8000, "free_mb": 7000}, {"memory_mb": 6000, "free_mb": None}]}, 7000),
         (Backend.ROCM, {"gpus": [{"memory_mb": 8000, "free_mb": 500}]}, 500),
-        (Backend.CUDA, {"gpus": [{"memory_mb": None, "used_mb": None}]}, None),
+        (Backend.CUDA, {"gpus": [{"memory_mb": None, "free_mb": None}]}, None),
         (Backend.CUDA, {}, None),
     ],
 )
