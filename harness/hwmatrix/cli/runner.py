@@ -9,7 +9,7 @@ import enum
 import json
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,14 +19,11 @@ from hwmatrix.cli.tables import print_table
 from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import NoTargetAvailableError
 from hwmatrix.hardware.detector import detect
-from hwmatrix.host.ci_machines import checking, inventory, pruning
+from hwmatrix.host.ci_machines import checking, pruning
 from hwmatrix.host.ci_machines.labels import Label, labels, needed_here
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import Selection, check_selection
 from hwmatrix.records import Backend
-
-if TYPE_CHECKING:
-    import docker
 
 
 class LabelFormat(enum.StrEnum):
@@ -121,19 +118,25 @@ def prune_command(
         hwmatrix runner prune --keep-gb 50 --yes
     """
     days = pruning.DEFAULT_DAYS if older_than is None and keep_gb is None else older_than
-    rule = pruning.Rule(
-        older_than=None if days is None else dt.timedelta(days=days), keep_bytes=None if keep_gb is None else round(keep_gb * pruning.GIB)
-    )
     engine, problem, _ = checking.connected(read_environment().variables, need_builder=False)
     with contextlib.ExitStack() as stack:
         client = None if engine is None else stack.enter_context(contextlib.closing(engine.client(timeout_s=600)))
         if client is None:
             echo(f"images are skipped: {problem}", err=True)
         reason = pruning.busy(client, pruning.others())
-        items = pruning.guarded(_inventory(client, read_environment().cache, output_dir.absolute()), reason)
-        if reason is not None:
+        items = pruning.runs(output_dir.absolute())
+        if reason is None:
+            cache = read_environment().cache
+            items += [*pruning.environments(cache), *pruning.bundles(cache), *pruning.checkpoints(cache)]
+            items += pruning.images(client.df()["Images"] or ()) if client is not None else []
+        else:
             echo(f"images, environments and the cache are skipped: {reason}", err=True)
-        chosen = pruning.choose(items, rule, dt.datetime.now(dt.UTC))
+        chosen = pruning.choose(
+            items,
+            older_than=None if days is None else dt.timedelta(days=days),
+            keep_bytes=None if keep_gb is None else round(keep_gb * pruning.GIB),
+            now=dt.datetime.now(dt.UTC),
+        )
         problems = {item: pruning.remove(item, client) if yes else None for item in chosen}
     for item, reason in problems.items():
         state = f"stays: {reason}" if reason else "removed" if yes else "would be removed"
@@ -143,14 +146,6 @@ def prune_command(
     verb = "removed" if yes else "would be removed (with --yes)"
     total = _mb(sum(item.size for item in done))
     echo(f"{len(done)} of {len(items)} {verb}: at least {total}; {len(remaining)} stay with {_mb(sum(item.size for item in remaining))}")
-
-
-def _inventory(client: docker.DockerClient | None, cache: Path, output: Path) -> list[inventory.Item]:
-    found = [*inventory.environments(cache), *inventory.bundles(cache), *inventory.exports(cache), *inventory.checkpoints(cache)]
-    if client is not None:
-        used = {str(container["ImageID"]): str(container["Names"][0]).strip("/") for container in client.api.containers(all=True)}
-        found += inventory.images(client.df()["Images"] or (), used)
-    return [*found, *inventory.runs(output)]
 
 
 def _mb(size: int) -> str:
