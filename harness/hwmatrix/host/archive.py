@@ -1,20 +1,19 @@
-"""Archives that are moved between machines: tar files with checksums, extracted only if all of their contents are as expected.
+"""Archives that are moved between machines: tar files, extracted only if all of their contents are as expected.
 
 An archive may come from a machine that ran untrusted models, so it is not extracted as a whole. Only regular files with expected names are
-accepted, within limits of size and number, and with matching checksums. If anything else is in an archive, all of it is rejected.
+accepted, within limits of size and number. If anything else is in an archive, all of it is rejected. The checksums are those of its
+contents: a shard's sidecar and a bundle's manifest have them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 import re
 import shutil
 import tarfile
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, plan_from_json
 
@@ -23,13 +22,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PLAN: Final = "plan.json"
-SUMS: Final = "SHA256SUMS"
 SMALL: Final = 16 * 2**20
-"""The size limit in bytes of plans, indexes, sidecars and checksum files, which are a few kilobytes of text."""
+"""The size limit in bytes of plans, indexes and sidecars, which are a few kilobytes of text."""
 _LONGEST_HEADER: Final = 16 * 2**10
 """Bytes of the header of one file, with its name and attributes."""
 _STATED_SIZE: Final = re.compile(rb"^\d+ size=(\d{1,15})\n", re.MULTILINE)
-_SUM: Final = re.compile(r"([0-9a-f]{64}) {2}(\S+)")
 _ADVICE: Final = "Make it again on its machine, and upload what hwmatrix wrote, unchanged."
 
 
@@ -56,7 +53,7 @@ def read_plan(folder: Path, *, advice: str) -> Plan:
 
 
 def write(archive: Path, files: Mapping[str, Path]) -> tuple[str, ...]:
-    """Write files and their checksums into an archive: the same files always give the same bytes. Return the names in it.
+    """Write files into an archive: the same files always give the same bytes. Return the names in it.
 
     Raises:
         StoreError: the archive cannot be written.
@@ -64,37 +61,33 @@ def write(archive: Path, files: Mapping[str, Path]) -> tuple[str, ...]:
     temporary = archive.with_name(f".{archive.name}.{os.getpid()}.tmp")
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
-        sums = "".join(f"{sha256_of(path)}  {name}\n" for name, path in files.items()).encode()
         with tarfile.open(temporary, "w", format=tarfile.PAX_FORMAT) as tar:
             for name, path in files.items():
                 tar.add(path, arcname=name, recursive=False, filter=_anonymous)
-            entry = _anonymous(tarfile.TarInfo(SUMS))
-            entry.size = len(sums)
-            tar.addfile(entry, io.BytesIO(sums))
         temporary.replace(archive)
     except OSError as error:
         raise StoreError(f"{archive}: cannot be written: {error}", advice="Free disk space, or name another place.") from error
     finally:
         temporary.unlink(missing_ok=True)
-    return (*files, SUMS)
+    return tuple(files)
 
 
 def extract(archive: Path, into: Path, plan: Plan, limits: Limits, *, large: Callable[[str], bool | None]) -> frozenset[str]:
-    """Write the files of an archive of this plan's run into an empty folder, and check them. Return their names without the checksums'.
+    """Write the files of an archive of this plan's run into an empty folder, and check them. Return their names.
 
     ``large`` says for each name whether its file may be large; None: the archive must not contain that name.
 
     Raises:
-        StoreError: the archive cannot be read, has another file or exceeds a limit, has wrong checksums, or is from another run. The
-            message says which.
+        StoreError: the archive cannot be read, has another file or exceeds a limit, or is from another run. The message says which.
     """
     try:
         names = _extract(archive, into, limits, large)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise StoreError(f"{archive}: it cannot be read as an archive: {error}", advice=_ADVICE) from error
-    _check_sums(archive, into, names)
+    if PLAN not in names:
+        raise refused(archive, f"it has no {PLAN}")
     _check_plan(archive, into / PLAN, plan)
-    return names - {SUMS}
+    return names
 
 
 def refused(archive: Path, why: str) -> StoreError:
@@ -114,7 +107,7 @@ def _extract(archive: Path, into: Path, limits: Limits, large: Callable[[str], b
             name = member.name
             if not member.isreg() or member.islnk() or member.issym():
                 raise refused(archive, f"{name!r} is not a regular file")
-            is_large = False if name in {PLAN, SUMS} else large(name)
+            is_large = False if name == PLAN else large(name)
             if is_large is None:
                 raise refused(archive, f"{name!r} does not belong in it")
             if name in names:
@@ -152,23 +145,6 @@ def _check_headers(archive: Path, limits: Limits) -> None:
             stated = int(found[1]) if found else None
             if not describes:
                 file.seek(padded, os.SEEK_CUR)
-
-
-def _check_sums(archive: Path, into: Path, names: frozenset[str]) -> None:
-    if SUMS not in names or PLAN not in names:
-        raise refused(archive, f"it has no {SUMS if SUMS not in names else PLAN}")
-    promised: dict[str, str] = {}
-    for line in (into / SUMS).read_text(encoding="utf-8", errors="replace").splitlines():
-        found = _SUM.fullmatch(line)
-        if found is None:
-            raise refused(archive, f"{SUMS} has a line that is not a checksum")
-        promised[found[2]] = found[1]
-    if promised.keys() != names - {SUMS}:
-        odd = sorted(promised.keys() ^ (names - {SUMS}))
-        raise refused(archive, f"{SUMS} and the files do not agree: {', '.join(odd)}")
-    for name, digest in promised.items():
-        if sha256_of(into / name) != digest:
-            raise refused(archive, f"{name!r} does not match its checksum in {SUMS}: it was damaged or changed")
 
 
 def _check_plan(archive: Path, path: Path, plan: Plan) -> None:
