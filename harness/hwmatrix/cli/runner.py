@@ -86,13 +86,15 @@ def check_command(
     check_selection(loaded, Selection(targets=tuple(targets or ())))
     chosen = tuple(dict.fromkeys(targets or loaded.spec.targets))
     environment = read_environment()
-    report = checking.check(loaded.spec, chosen, environment.variables, environment.cache)
+    findings = checking.check(loaded.spec, chosen, environment.variables, environment.cache)
+    lacking = {target: checking.missing(findings, target) for target in chosen}
     if output is Format.JSON:
-        echo(json.dumps(dataclasses.asdict(report), indent=2))
+        ready = [{"target": target, "ready": not names, "missing": names} for target, names in lacking.items()]
+        echo(json.dumps({"findings": [dataclasses.asdict(each) for each in findings], "targets": ready}, indent=2))
     else:
-        _print_checks(report)
-    failing = [it.target for it in report.targets if not it.ready]
-    if failing and (targets or len(failing) == len(report.targets)):
+        _print_checks(findings, lacking)
+    failing = [target for target, names in lacking.items() if names]
+    if failing and (targets or len(failing) == len(chosen)):
         raise NoTargetAvailableError(f"cannot run here: {', '.join(failing)}", advice="Install what is missing: see docs/runners.md.")
 
 
@@ -152,16 +154,16 @@ def _mb(size: int) -> str:
     return f"{size / 2**20:.0f} MB"
 
 
-def _print_checks(report: checking.Report) -> None:
+def _print_checks(findings: list[checking.Finding], lacking: dict[str, tuple[str, ...]]) -> None:
     """Print one line per finding with the fix below it, then one line per target."""
-    for it in report.findings:
-        needed = f"  (for {', '.join(it.targets)})" if it.targets and it.state is not checking.State.OK else ""
-        echo(f"{it.state.value:<8} {it.what}: {it.fact}{needed}")
-        if it.mend:
-            echo(f"         {it.mend}")
+    for each in findings:
+        needed = f"  (for {', '.join(each.targets)})" if each.targets and each.state is not checking.State.OK else ""
+        echo(f"{each.state.value:<8} {each.what}: {each.fact}{needed}")
+        if each.mend:
+            echo(f"         {each.mend}")
     echo("")
-    for target in report.targets:
-        echo(f"{target.target:<14} {'can run here' if target.ready else 'cannot: ' + ', '.join(target.missing)}")
+    for target, names in lacking.items():
+        echo(f"{target:<14} {'cannot: ' + ', '.join(names) if names else 'can run here'}")
 
 
 def _label_data(label: Label) -> dict[str, str]:
