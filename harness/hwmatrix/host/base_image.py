@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import docker
 
     from hwmatrix.host.engine import Engine
+    from hwmatrix.host.process import Finished
 
 MADE_TAG: Final = "hwmatrix/os:bookworm"
 RELEASE: Final = "bookworm"  # Debian 12 has Python 3.11, like the default base image
 PACKAGES: Final = ("ca-certificates", "python3", "python3-venv")
-REGISTRY_TIMEOUT_S: Final = 8
 IMPORT_TIMEOUT_S: Final = 600
 _CHANGES: Final = (
     "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -41,15 +41,13 @@ class BaseImage:
 
 
 def resolve(engine: Engine, *, requested: str | None, default: str, on_line: Callable[[str], None]) -> BaseImage:
-    """Find the base image: the requested one, or ``default`` (local or pulled), or else one built on this machine.
-
-    A registry that does not answer costs at most 8 seconds (:data:`REGISTRY_TIMEOUT_S`).
+    """Find the base image: the requested one, or else ``default``, one built on this machine before, ``default`` pulled, or one built now.
 
     Raises:
         ImageBuildError: there is none. The message says what was tried and what to install.
         EngineError: the engine is gone.
     """
-    with contextlib.closing(engine.client(timeout_s=REGISTRY_TIMEOUT_S)) as client:
+    with contextlib.closing(engine.client()) as client:
         reference, reason = _chosen(client, engine, requested, default, on_line)
         image = client.images.get(reference)
     digests = image.attrs.get("RepoDigests") or []
@@ -65,24 +63,22 @@ def _chosen(
     name = requested or default
     if image_digest(client, name):
         return name, "requested, and already here" if requested else "here already"
-    problem = _registry_problem(client, name)
-    if problem is None:
-        _pull(engine, name, on_line)
+    if not requested and image_digest(client, MADE_TAG):
+        return MADE_TAG, "built here before"
+    pulled = _pull(engine, name, on_line)
+    if pulled.code == 0:
         return name, "requested, and pulled" if requested else "pulled"
-    advice = "Load it (docker load, docker import), or leave the choice out: `hwmatrix base` makes one without a registry."
-    if not requested:
-        if image_digest(client, MADE_TAG):
-            return MADE_TAG, f"built here before; {name} cannot be pulled: {problem}"
-        if shutil.which("mmdebstrap", path=engine.environment.get("PATH")):
-            on_line(f"{name} cannot be pulled ({problem}): making {MADE_TAG} from Debian's packages")
-            make_base(engine, on_line=on_line)
-            return MADE_TAG, f"built here now; {name} cannot be pulled: {problem}"
-        advice = (
-            f"Install mmdebstrap and run `hwmatrix base`, or `docker load` an image with Python 3.11 and name it: --base-image NAME "
-            f"(a local {name} is found automatically)."
-        )
+    problem = pulled.output.rpartition("\n")[2]
+    if not requested and shutil.which("mmdebstrap", path=engine.environment.get("PATH")):
+        on_line(f"{name} cannot be pulled ({problem}): making {MADE_TAG} from Debian's packages")
+        make_base(engine, on_line=on_line)
+        return MADE_TAG, "built here now"
     what = f"no base image: {name} is not on this machine, and cannot be pulled from its registry"
-    raise ImageBuildError(what, command=("docker", "pull", name), code=None, output=problem, advice=advice)
+    advice = (
+        "Load an image with Python 3.11 (docker load, docker import) and name it with --base-image; or, without it, install mmdebstrap: "
+        "`hwmatrix base` then makes one without a registry."
+    )
+    raise ImageBuildError(what, command=pulled.command, code=pulled.code, output=problem, advice=advice)
 
 
 def image_digest(client: docker.DockerClient, name: str) -> str | None:
@@ -95,25 +91,10 @@ def image_digest(client: docker.DockerClient, name: str) -> str | None:
         return None
 
 
-def _registry_problem(client: docker.DockerClient, name: str) -> str | None:
-    """Request a manifest through the engine, which would also pull. Return None on success, or else the problem."""
-    from docker.errors import DockerException
-
-    try:
-        client.images.get_registry_data(name)
-    except DockerException as error:
-        return (getattr(error, "explanation", None) or str(error)).partition("\n")[0]
-    except OSError:
-        return f"no answer within {REGISTRY_TIMEOUT_S} s"
-    return None
-
-
-def _pull(engine: Engine, name: str, on_line: Callable[[str], None]) -> None:
+def _pull(engine: Engine, name: str, on_line: Callable[[str], None]) -> Finished:
     with Processes() as processes:
         command = (str(engine.builder or "docker"), "pull", name)
-        done = processes.run(command, environment=engine.command_environment(), on_line=on_line)
-    if done.code != 0:
-        raise ImageBuildError(f"pulling {name} failed", command=done.command, code=done.code, output=done.output)
+        return processes.run(command, environment=engine.command_environment(), on_line=on_line)
 
 
 def make_base(engine: Engine, *, on_line: Callable[[str], None]) -> BaseImage:

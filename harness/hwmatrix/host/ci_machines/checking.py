@@ -120,8 +120,8 @@ def _python(environment: Mapping[str, str], native: tuple[str, ...]) -> list[Fin
     except ConfigError as error:
         return [*findings, _finding("pip", str(error), "Fix that file: images are built with this machine's pip settings.")]
     names = ", ".join(sorted({*settings.single, *settings.lists})) or "the public package index"  # values may contain passwords
-    known = (names, settings.certificates and f"certificates of {settings.certificates}", settings.problem)
-    return [*findings, _finding("pip", "; ".join(filter(None, known)))]
+    certificates = f"certificates of {settings.certificates}" if settings.certificates else ""
+    return [*findings, _finding("pip", "; ".join(filter(None, (names, certificates, settings.problem))))]
 
 
 def _engine(engine: Engine | None, problem: str, advice: str, targets: tuple[str, ...]) -> list[Finding]:
