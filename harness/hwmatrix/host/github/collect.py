@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import pydantic
+import pydantic.dataclasses
 
-from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 from hwmatrix.host import infrastructure
 from hwmatrix.host.artifacts import unpack
@@ -23,14 +22,22 @@ if TYPE_CHECKING:
     from hwmatrix.host.run_folder import RunFolder
     from hwmatrix.records import Plan
 
-STATES_SCHEMA: Final = "hwmatrix/job-states/1"
 ARCHIVE: Final = "shards.tar"
 PROBLEMS: Final = "collected.txt"
 """A file beside the plan that lists what was refused and what is missing, one per line."""
 _UNAVAILABLE: Final = "target_unavailable"
 _NO_RUNNER: Final = frozenset({State.UNCLAIMED, State.SKIPPED})
 
-_STATES: Final = pydantic.TypeAdapter(dict[str, Reached])
+
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
+class _States:
+    """The file with the states of the targets' jobs."""
+
+    schema: Literal["hwmatrix/job-states/1"] = "hwmatrix/job-states/1"
+    targets: dict[str, Reached]
+
+
+_STATES: Final = pydantic.TypeAdapter(_States)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,9 +56,8 @@ def write_states(states: Mapping[str, Reached], path: Path) -> None:
     Raises:
         StoreError: the file cannot be written.
     """
-    told = {"schema": STATES_SCHEMA, "targets": {name: dataclasses.asdict(reached) for name, reached in states.items()}}
     try:
-        path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        path.write_bytes(_STATES.dump_json(_States(targets=dict(states)), indent=1))
     except OSError as error:
         raise StoreError(f"{path}: cannot be written: {error}") from error
 
@@ -63,17 +69,11 @@ def read_states(path: Path) -> dict[str, Reached]:
         StoreError: it is broken, or of another version.
     """
     try:
-        data = read_json(path.read_text(encoding="utf-8"))
+        return _STATES.validate_json(path.read_bytes()).targets
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(data, dict) or data.get("schema") != STATES_SCHEMA:
-        raise StoreError(f"{path}: it does not have the version {STATES_SCHEMA}", advice="Use the same hwmatrix everywhere.")
-    try:
-        return _STATES.validate_python(data.get("targets"))
-    except pydantic.ValidationError as error:
-        raise StoreError(f"{path}: it is broken: {error.errors()[0]['msg']}") from error
+    except (OSError, pydantic.ValidationError) as error:
+        raise StoreError(f"{path}: cannot be read: {error}", advice="Use the same hwmatrix everywhere.") from error
 
 
 def artifact_name(target: str, run_id: str) -> str:
