@@ -45,7 +45,6 @@ _COMMANDS: Final = (
     "groups",
     "ops",
     "images",
-    "base",
     "plan",
     "bundles",
     "run",

@@ -32,11 +32,10 @@ _CHANGES: Final = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaseImage:
-    """An image that this engine has: its name, its id, why it was chosen, and its digest in the registry that it came from."""
+    """An image that this engine has: its name, its id, and its digest in the registry that it came from."""
 
     reference: str
     digest: str
-    reason: str
     registry_digest: str | None = None
 
 
@@ -53,7 +52,7 @@ def resolve(engine: Engine, *, requested: str | None, default: str, on_line: Cal
     digests = image.attrs.get("RepoDigests") or []
     registry_digest = str(digests[0]).rpartition("@")[2] if digests else None
     on_line(f"base image: {reference} ({reason})")
-    return BaseImage(reference=reference, digest=str(image.id), reason=reason, registry_digest=registry_digest)
+    return BaseImage(reference=reference, digest=str(image.id), registry_digest=registry_digest)
 
 
 def _chosen(
@@ -69,14 +68,15 @@ def _chosen(
     if pulled.code == 0:
         return name, "requested, and pulled" if requested else "pulled"
     problem = pulled.output.rpartition("\n")[2]
-    if not requested and shutil.which("mmdebstrap", path=engine.environment.get("PATH")):
+    program = shutil.which("mmdebstrap", path=engine.environment.get("PATH"))
+    if not requested and program is not None:
         on_line(f"{name} cannot be pulled ({problem}): making {MADE_TAG} from Debian's packages")
-        make_base(engine, on_line=on_line)
+        _make_base(engine, program, on_line)
         return MADE_TAG, "built here now"
     what = f"no base image: {name} is not on this machine, and cannot be pulled from its registry"
     advice = (
-        "Load an image with Python 3.11 (docker load, docker import) and name it with --base-image; or, without it, install mmdebstrap: "
-        "`hwmatrix base` then makes one without a registry."
+        "Load an image with Python 3.11 (docker load, docker import) and name it with --base-image. Or leave that out, and install "
+        "mmdebstrap (Debian, Ubuntu: apt-get install mmdebstrap): a base is then made without a registry."
     )
     raise ImageBuildError(what, command=pulled.command, code=pulled.code, output=problem, advice=advice)
 
@@ -97,18 +97,14 @@ def _pull(engine: Engine, name: str, on_line: Callable[[str], None]) -> Finished
         return processes.run(command, environment=engine.command_environment(), on_line=on_line)
 
 
-def make_base(engine: Engine, *, on_line: Callable[[str], None]) -> BaseImage:
-    """Build a minimal Debian with Python and import it as :data:`MADE_TAG`. Needs Debian's packages, but no registry.
+def _make_base(engine: Engine, program: str, on_line: Callable[[str], None]) -> None:
+    """Build a minimal Debian with Python by mmdebstrap, and import it as :data:`MADE_TAG`. Needs Debian's packages, but no registry.
 
     Raises:
-        ImageBuildError: mmdebstrap is missing or fails, or the engine rejects the image.
+        ImageBuildError: mmdebstrap fails, or the engine rejects the image.
     """
     from docker.errors import DockerException
 
-    program = shutil.which("mmdebstrap", path=engine.environment.get("PATH"))
-    if program is None:
-        advice = "Install it: apt-get install mmdebstrap (Debian, Ubuntu)."
-        raise ImageBuildError("mmdebstrap is not installed", command=("mmdebstrap",), code=None, output="", advice=advice)
     with tempfile.TemporaryDirectory(prefix="hwmatrix-base-") as folder, Processes() as processes:
         Path(folder).chmod(0o755)  # apt downloads as a separate user
         archive = str(Path(folder) / "base.tar")
@@ -123,7 +119,6 @@ def make_base(engine: Engine, *, on_line: Callable[[str], None]) -> BaseImage:
         try:
             with contextlib.closing(engine.client(timeout_s=IMPORT_TIMEOUT_S)) as client:
                 client.api.import_image_from_file(archive, repository=repository, tag=tag, changes=list(_CHANGES))
-                return BaseImage(reference=MADE_TAG, digest=str(client.images.get(MADE_TAG).id), reason="made here")
         except (DockerException, OSError) as error:
             imported = ("docker", "import", archive, MADE_TAG)
             raise ImageBuildError("importing the base failed", command=imported, code=None, output=str(error)) from error

@@ -16,7 +16,7 @@ from hwmatrix.host.requirements import layers
 from hwmatrix.matrix.load import load
 
 ROOT = Path(__file__).parents[3]
-BASE = BaseImage(reference="base:1", digest="sha256:0", reason="here already")
+BASE = BaseImage(reference="base:1", digest="sha256:0")
 CONSTRAINTS = ROOT / "images/constraints.txt"
 ALL_CONSTRAINTS = sorted((ROOT / "images").glob("constraints*.txt"))
 BUILDS = [path for path in ALL_CONSTRAINTS if path.stem.startswith("constraints-torch-")]

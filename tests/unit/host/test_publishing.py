@@ -127,13 +127,13 @@ def test_the_source_is_an_address_without_a_login(remote: str, expected: str | N
 
 
 def test_labels_that_only_the_build_knows() -> None:
-    pulled = BaseImage(reference="python:3.11-slim-bookworm", digest=ID, reason="pulled", registry_digest=DIGEST)
+    pulled = BaseImage(reference="python:3.11-slim-bookworm", digest=ID, registry_digest=DIGEST)
     assert images._labels(pulled, "https://github.com/owner/name") == {
         "org.opencontainers.image.source": "https://github.com/owner/name",
         "org.opencontainers.image.base.name": "python:3.11-slim-bookworm",
         "org.opencontainers.image.base.digest": DIGEST,
     }
-    assert images._labels(BaseImage(reference="hwmatrix/os:bookworm", digest=ID, reason="made here"), None) == {}
+    assert images._labels(BaseImage(reference="hwmatrix/os:bookworm", digest=ID), None) == {}
 
 
 def test_an_image_that_must_not_be_pushed_is_refused_before_the_build(capsys: pytest.CaptureFixture[str]) -> None:

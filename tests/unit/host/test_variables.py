@@ -24,7 +24,7 @@ from hwmatrix.matrix.load import load
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BASE = BaseImage(reference="base:1", digest="sha256:0", reason="here already")
+BASE = BaseImage(reference="base:1", digest="sha256:0")
 SPEC = load(Path(__file__).parents[3] / "matrix.yaml").spec
 SECRETS = {
     "GITHUB_TOKEN": "t0p",
