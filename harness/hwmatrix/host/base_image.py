@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shutil
 import tempfile
 from pathlib import Path
@@ -30,17 +29,10 @@ _CHANGES: Final = (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BaseImage:
-    """An image that this engine has: its name, its id, and its digest in the registry that it came from."""
-
-    reference: str
-    digest: str
-    registry_digest: str | None = None
-
-
-def resolve(engine: Engine, *, requested: str | None, default: str, on_line: Callable[[str], None]) -> BaseImage:
+def resolve(engine: Engine, *, requested: str | None, default: str, on_line: Callable[[str], None]) -> str:
     """Find the base image: the requested one, or else ``default``, one built on this machine before, ``default`` pulled, or one built now.
+
+    Returns the name of an image that the engine has.
 
     Raises:
         ImageBuildError: there is none. The message says what was tried and what to install.
@@ -48,11 +40,8 @@ def resolve(engine: Engine, *, requested: str | None, default: str, on_line: Cal
     """
     with contextlib.closing(engine.client()) as client:
         reference, reason = _chosen(client, engine, requested, default, on_line)
-        image = client.images.get(reference)
-    digests = image.attrs.get("RepoDigests") or []
-    registry_digest = str(digests[0]).rpartition("@")[2] if digests else None
     on_line(f"base image: {reference} ({reason})")
-    return BaseImage(reference=reference, digest=str(image.id), registry_digest=registry_digest)
+    return reference
 
 
 def _chosen(

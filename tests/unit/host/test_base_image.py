@@ -8,7 +8,7 @@ docker = pytest.importorskip("docker")
 
 from hwmatrix.errors import ImageBuildError  # noqa: E402 - after the check for the SDK
 from hwmatrix.host import base_image  # noqa: E402
-from hwmatrix.host.base_image import MADE_TAG, BaseImage  # noqa: E402
+from hwmatrix.host.base_image import MADE_TAG  # noqa: E402
 from hwmatrix.host.process import Finished  # noqa: E402
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ class FakeClient:
 
     def __init__(self, images: dict[str, str]) -> None:
         self._images, self.images, self.closed = images, self, False
-        self.digests: dict[str, list[str]] = {}
 
     def has(self, images: dict[str, str]) -> None:
         self._images |= images
@@ -32,7 +31,7 @@ class FakeClient:
     def get(self, name: str) -> Any:
         if name not in self._images:
             raise docker.errors.ImageNotFound(name)
-        return type("Image", (), {"id": self._images[name], "attrs": {"RepoDigests": self.digests.get(name)}})
+        return type("Image", (), {"id": self._images[name]})
 
     def close(self) -> None:
         self.closed = True
@@ -53,7 +52,7 @@ def _no_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base_image, "_pull", lambda *_: refused)
 
 
-def resolve(engine: FakeEngine, requested: str | None = None) -> tuple[BaseImage, list[str]]:
+def resolve(engine: FakeEngine, requested: str | None = None) -> tuple[str, list[str]]:
     said: list[str] = []
     typed: Engine = engine  # type: ignore[assignment]
     return base_image.resolve(typed, requested=requested, default=DEFAULT, on_line=said.append), said
@@ -61,13 +60,13 @@ def resolve(engine: FakeEngine, requested: str | None = None) -> tuple[BaseImage
 
 def test_a_local_image_needs_no_registry() -> None:
     found, said = resolve(FakeEngine({DEFAULT: "sha256:1", MADE_TAG: "sha256:2"}))
-    assert (found.reference, found.digest) == (DEFAULT, "sha256:1")
+    assert found == DEFAULT
     assert said == [f"base image: {DEFAULT} (here already)"]
 
 
 def test_a_requested_image_wins() -> None:
     found, _ = resolve(FakeEngine({DEFAULT: "sha256:1", "mine:1": "sha256:3"}), requested="mine:1")
-    assert found.digest == "sha256:3"
+    assert found == "mine:1"
 
 
 def test_the_image_is_pulled_from_a_registry_that_responds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,13 +78,13 @@ def test_the_image_is_pulled_from_a_registry_that_responds(monkeypatch: pytest.M
 
     monkeypatch.setattr(base_image, "_pull", pull)
     found, _ = resolve(engine)
-    assert (found.reference, found.digest) == (DEFAULT, "sha256:4")
+    assert found == DEFAULT
 
 
 def test_a_base_that_was_built_here_needs_no_registry() -> None:
     engine = FakeEngine({MADE_TAG: "sha256:2"})
     found, said = resolve(engine)
-    assert (found.reference, said) == (MADE_TAG, [f"base image: {MADE_TAG} (built here before)"])
+    assert (found, said) == (MADE_TAG, [f"base image: {MADE_TAG} (built here before)"])
     assert engine.fake.closed
 
 
@@ -94,7 +93,7 @@ def test_a_base_is_built_if_possible(tmp_path: Path, monkeypatch: pytest.MonkeyP
     engine = FakeEngine({}, path=str(tmp_path))
     monkeypatch.setattr(base_image, "_make_base", lambda *_: engine.fake.has({MADE_TAG: "sha256:5"}))
     found, said = resolve(engine)
-    assert found.digest == "sha256:5"
+    assert found == MADE_TAG
     assert "no such host" in said[0]
 
 

@@ -9,13 +9,11 @@ from fake_engine import engine
 
 from hwmatrix.cli import main
 from hwmatrix.errors import ConfigError
-from hwmatrix.host import images, publishing
-from hwmatrix.host.base_image import BaseImage
+from hwmatrix.host import publishing
 from hwmatrix.host.source_repository import web_address
 from hwmatrix.matrix.load import load
 
 ROOT = Path(__file__).parents[3]
-ID = "sha256:" + "ab" * 32
 DIGEST = "sha256:" + "cd" * 32
 
 
@@ -124,16 +122,6 @@ def test_qnn_is_never_pushed() -> None:
 )
 def test_the_source_is_an_address_without_a_login(remote: str, expected: str | None) -> None:
     assert web_address(remote) == expected
-
-
-def test_labels_that_only_the_build_knows() -> None:
-    pulled = BaseImage(reference="python:3.11-slim-bookworm", digest=ID, registry_digest=DIGEST)
-    assert images._labels(pulled, "https://github.com/owner/name") == {
-        "org.opencontainers.image.source": "https://github.com/owner/name",
-        "org.opencontainers.image.base.name": "python:3.11-slim-bookworm",
-        "org.opencontainers.image.base.digest": DIGEST,
-    }
-    assert images._labels(BaseImage(reference="hwmatrix/os:bookworm", digest=ID), None) == {}
 
 
 def test_an_image_that_must_not_be_pushed_is_refused_before_the_build(capsys: pytest.CaptureFixture[str]) -> None:
