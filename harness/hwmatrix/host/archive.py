@@ -8,8 +8,8 @@ contents: a shard's sidecar and a bundle's manifest have them.
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
-import re
 import shutil
 import tarfile
 from typing import TYPE_CHECKING, Final
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 PLAN: Final = "plan.json"
 SMALL: Final = 16 * 2**20
 """The size limit in bytes of plans, indexes and sidecars, which are a few kilobytes of text."""
-_LONGEST_HEADER: Final = 16 * 2**10
-"""Bytes of the header of one file, with its name and attributes."""
-_STATED_SIZE: Final = re.compile(rb"^\d+ size=(\d{1,15})\n", re.MULTILINE)
+_PIECE: Final = 2**16
+"""Bytes that are read at once: also the limit of the header of one file, with its name and attributes."""
 _ADVICE: Final = "Make it again on its machine, and upload what hwmatrix wrote, unchanged."
 
 
@@ -82,7 +81,7 @@ def extract(archive: Path, into: Path, plan: Plan, limits: Limits, *, large: Cal
     """
     try:
         names = _extract(archive, into, limits, large)
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, OSError, EOFError, RecursionError) as error:
         raise StoreError(f"{archive}: it cannot be read as an archive: {error}", advice=_ADVICE) from error
     if PLAN not in names:
         raise refused(archive, f"it has no {PLAN}")
@@ -99,13 +98,12 @@ def _extract(archive: Path, into: Path, limits: Limits, large: Callable[[str], b
     """Write the files of an archive into a folder, one by one. Raise StoreError for a file that does not belong there."""
     names: set[str] = set()
     total = 0
-    _check_headers(archive, limits)
-    with tarfile.open(archive, "r:") as tar:
+    with _Bounded(archive) as bounded, tarfile.open(fileobj=bounded, mode="r:") as tar:
         for member in tar:  # reads entry by entry, so that an archive with very many entries is not listed first
             if len(names) >= limits.files:
                 raise refused(archive, f"it has more than {limits.files} files")
             name = member.name
-            if not member.isreg() or member.islnk() or member.issym():
+            if not member.isreg() or member.issparse():
                 raise refused(archive, f"{name!r} is not a regular file")
             is_large = False if name == PLAN else large(name)
             if is_large is None:
@@ -120,31 +118,18 @@ def _extract(archive: Path, into: Path, limits: Limits, large: Callable[[str], b
                 raise refused(archive, f"{name!r} is not a regular file")
             (into / name).parent.mkdir(parents=True, exist_ok=True)
             with source, (into / name).open("xb") as file:
-                shutil.copyfileobj(source, file, 2**20)
+                shutil.copyfileobj(source, file, _PIECE)
             names.add(name)
     return frozenset(names)
 
 
-def _check_headers(archive: Path, limits: Limits) -> None:
-    """Raise StoreError for an archive that is too large, or has a header that :mod:`tarfile` would read into memory as a whole.
+class _Bounded(io.FileIO):
+    """A file that is never read in large pieces: :mod:`tarfile` reads long names and attributes into memory as a whole."""
 
-    Long names and attributes of the PAX and GNU formats are stored as files before the file that they describe.
-    """
-    size = archive.stat().st_size
-    if size > limits.total_bytes + limits.files * 4 * _LONGEST_HEADER:
-        raise refused(archive, f"it is too large: {size:,} bytes")
-    stated: int | None = None  # what the attributes say of the next file's size, which is too large for its own header
-    with archive.open("rb") as file:
-        while (block := file.read(tarfile.BLOCKSIZE)).strip(b"\0"):
-            entry = tarfile.TarInfo.frombuf(block, tarfile.ENCODING, "surrogateescape")
-            describes = entry.type in {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES}
-            if entry.size < 0 or (describes and entry.size > _LONGEST_HEADER):
-                raise refused(archive, f"the header of {entry.name!r} is too large")
-            padded = -(-(entry.size if stated is None or describes else stated) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-            found = _STATED_SIZE.search(file.read(padded)) if describes else None
-            stated = int(found[1]) if found else None
-            if not describes:
-                file.seek(padded, os.SEEK_CUR)
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= _PIECE:
+            raise tarfile.ReadError("the header of a file is too large")
+        return super().read(size) or b""
 
 
 def _check_plan(archive: Path, path: Path, plan: Plan) -> None:
