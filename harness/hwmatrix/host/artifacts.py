@@ -107,6 +107,6 @@ def _check_shards(archive: Path, into: Path, names: frozenset[str], plan: Plan, 
         if sidecar.sha256 != sha256_of(into / name):
             raise refused(archive, f"{name} does not match the checksum in its sidecar")
         targets.add(sidecar.target)
-    if len(targets) > 1 or targets != {target or sidecar.target}:
+    if len(targets) > 1 or target not in {None, *targets}:
         raise refused(archive, f"it has shards of {', '.join(sorted(targets))}")
     return shards
