@@ -107,12 +107,6 @@ def gpu_images(session: nox.Session) -> None:
 
 
 @nox.session
-def base(session: nox.Session) -> None:
-    """Make a base image without any image registry."""
-    hwmatrix(session, "base")
-
-
-@nox.session
 def detect(session: nox.Session) -> None:
     """Detect hardware inside each image; the results are stored in shards."""
     hwmatrix(session, "detect", "--images")

@@ -53,7 +53,7 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="module")
 def image(engine: Engine) -> str:
-    return base_image.resolve(engine, requested=None, default=ImagesSpec().base, on_line=print).reference
+    return base_image.resolve(engine, requested=None, default=ImagesSpec().base, on_line=print)
 
 
 def names(engine: Engine) -> list[str]:

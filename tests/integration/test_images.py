@@ -96,7 +96,7 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def base_of(engine: Engine, spec: MatrixSpec, on_line: Callable[[str], None] = str) -> base_image.BaseImage:
+def base_of(engine: Engine, spec: MatrixSpec, on_line: Callable[[str], None] = str) -> str:
     return base_image.resolve(engine, requested=None, default=spec.images.base, on_line=on_line)
 
 

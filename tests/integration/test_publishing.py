@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for registry_server
 
 from registry_server import Registry, serving
 
-from hwmatrix.errors import ConfigError, EngineError
+from hwmatrix.errors import EngineError
 from hwmatrix.host import publishing
 from hwmatrix.host.engine import Engine, connect
 
@@ -99,20 +99,3 @@ def test_an_unreachable_registry_is_reported(engine: Engine, name: str) -> None:
     image_id = imported(engine, name)
     with pytest.raises(EngineError, match="failed"):
         publishing.push(engine, image_id, "127.0.0.1:9/x:1", print)
-
-
-def test_an_image_that_may_not_be_pushed_and_one_built_on_it(engine: Engine, name: str) -> None:
-    image_id = imported(engine, name, "org.hwmatrix.push=never")
-    above = f"{name}-above"
-    with contextlib.closing(engine.client()) as client:
-        container = client.containers.create(name, ["none"])
-        try:
-            container.commit(repository=above.partition(":")[0], tag=above.partition(":")[2])
-        finally:
-            container.remove()
-        try:
-            built = [("qnn", name, image_id), ("mine", above, str(client.images.get(above).id))]
-            with pytest.raises(ConfigError, match=r"--targets mine: the label org\.hwmatrix\.push=never forbids"):
-                publishing.publish(built, named=["mine"], prefix="127.0.0.1:9/x", environment=dict(os.environ), say=print, detail=print)
-        finally:
-            client.images.remove(above)

@@ -27,7 +27,7 @@ def pack_command(
     target: Annotated[str, typer.Argument(help="A target of the run.", metavar="TARGET")],
     archive: Annotated[Path, typer.Argument(help="The archive to write.", metavar="FILE")],
 ) -> None:
-    """Pack a target's complete shards, the run's plan and all checksums into one archive.
+    """Pack a target's complete shards, their sidecars and the run's plan into one archive.
 
     For example:
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from hwmatrix.basics.github_log import annotation
 from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 from hwmatrix.host.github.assets import make_assets
-from hwmatrix.host.github.log import annotation
 from hwmatrix.report.diff import make_diff, read_side
 from hwmatrix.report.rows import read
 from hwmatrix.report.step_summary import release_notes
@@ -41,10 +41,8 @@ def assets_command(
     """
     if body is not None and notes is None:
         raise ConfigError([Problem(where="--body", what="it is only used for the new release text", hint="add --notes FILE")])
-    assets = make_assets(reports, folder)
-    echo(f"wrote {len(assets.names)} files into {folder}: {', '.join(assets.names)}")
-    if assets.missing:
-        echo(f"missing: {', '.join(assets.missing)}")
+    names = make_assets(reports, folder)
+    echo(f"wrote {len(names)} files into {folder}: {', '.join(names)}")
     if notes is None:
         return
     diff = None

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from hwmatrix.basics.github_log import annotation, harmless
 from hwmatrix.basics.text import plural
 from hwmatrix.cli.options import JobStates, PlannedFolder
 from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import StoreError
 from hwmatrix.host.github.collect import PROBLEMS, collect, read_states
-from hwmatrix.host.github.log import annotation, harmless
 from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.report.write import replace
 

@@ -15,7 +15,6 @@ from hwmatrix.host import publishing
 from hwmatrix.host.executors import choose
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import Selection, check_selection
-from hwmatrix.matrix.shipped import image_files
 from hwmatrix.records import Isolation
 
 
@@ -44,11 +43,8 @@ def images_command(
     loaded = load(matrix)
     prefix = publishing.checked_prefix(push) if push is not None else None
     check_selection(loaded, Selection(targets=tuple(targets or ())))
-    if prefix is not None:
-        folders, wanted = image_files(loaded.path.absolute().parent), {name: loaded.spec.targets[name].image for name in targets or ()}
-        publishing.refuse(
-            [name for name, image in wanted.items() if image in folders and publishing.is_never_pushed(folders[image] / "Dockerfile")]
-        )
+    never = publishing.never_pushed(loaded, loaded.spec.targets) if prefix is not None else []
+    publishing.refuse([name for name in targets or () if name in never])
     environment = read_environment()
     with progress(verbose=verbose) as view:
         workshop = dataclasses.replace(workshop_of(loaded, environment, base_image, view), attest=prefix is not None)
@@ -62,10 +58,11 @@ def images_command(
         for error in failed.values():
             raise error
         if prefix is not None:
-            built = [(name, *executor.identity(name)) for name in chosen]
+            for name in (name for name in chosen if name in never):
+                view.say(f"{name}: not pushed, the label {publishing.NEVER}=never forbids it")
+            built = [(name, *executor.identity(name)) for name in chosen if name not in never]
             publishing.publish(
                 [(name, tag, digest) for name, tag, digest in built if tag is not None and digest is not None],
-                named=targets or (),
                 prefix=prefix,
                 environment=environment.variables,
                 say=view.say,

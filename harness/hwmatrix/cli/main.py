@@ -45,7 +45,6 @@ _COMMANDS: Final = (
     "groups",
     "ops",
     "images",
-    "base",
     "plan",
     "bundles",
     "run",
@@ -130,7 +129,7 @@ def _print_error(error: HwmatrixError, stderr: Console) -> None:
     """Print an error. On a GitHub runner, print annotations too, and escape everything that could be a workflow command."""
     text = visible(f"error: {error}", keep="\n\t")  # may contain untrusted names with terminal control sequences
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        from hwmatrix.host.github.log import annotation, harmless
+        from hwmatrix.basics.github_log import annotation, harmless
 
         text = harmless(text)
         for problem in error.problems if isinstance(error, ConfigError) else ():

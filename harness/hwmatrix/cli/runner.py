@@ -9,7 +9,7 @@ import enum
 import json
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,14 +19,11 @@ from hwmatrix.cli.tables import print_table
 from hwmatrix.cli.terminal import echo
 from hwmatrix.errors import NoTargetAvailableError
 from hwmatrix.hardware.detector import detect
-from hwmatrix.host.ci_machines import checking, inventory, pruning
+from hwmatrix.host.ci_machines import checking, pruning
 from hwmatrix.host.ci_machines.labels import Label, labels, needed_here
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import Selection, check_selection
 from hwmatrix.records import Backend
-
-if TYPE_CHECKING:
-    import docker
 
 
 class LabelFormat(enum.StrEnum):
@@ -89,13 +86,15 @@ def check_command(
     check_selection(loaded, Selection(targets=tuple(targets or ())))
     chosen = tuple(dict.fromkeys(targets or loaded.spec.targets))
     environment = read_environment()
-    report = checking.check(loaded.spec, chosen, environment.variables, environment.cache)
+    findings = checking.check(loaded.spec, chosen, environment.variables, environment.cache)
+    lacking = {target: checking.missing(findings, target) for target in chosen}
     if output is Format.JSON:
-        echo(json.dumps(dataclasses.asdict(report), indent=2))
+        ready = [{"target": target, "ready": not names, "missing": names} for target, names in lacking.items()]
+        echo(json.dumps({"findings": [dataclasses.asdict(each) for each in findings], "targets": ready}, indent=2))
     else:
-        _print_checks(report)
-    failing = [it.target for it in report.targets if not it.ready]
-    if failing and (targets or len(failing) == len(report.targets)):
+        _print_checks(findings, lacking)
+    failing = [target for target, names in lacking.items() if names]
+    if failing and (targets or len(failing) == len(chosen)):
         raise NoTargetAvailableError(f"cannot run here: {', '.join(failing)}", advice="Install what is missing: see docs/runners.md.")
 
 
@@ -121,19 +120,25 @@ def prune_command(
         hwmatrix runner prune --keep-gb 50 --yes
     """
     days = pruning.DEFAULT_DAYS if older_than is None and keep_gb is None else older_than
-    rule = pruning.Rule(
-        older_than=None if days is None else dt.timedelta(days=days), keep_bytes=None if keep_gb is None else round(keep_gb * pruning.GIB)
-    )
     engine, problem, _ = checking.connected(read_environment().variables, need_builder=False)
     with contextlib.ExitStack() as stack:
         client = None if engine is None else stack.enter_context(contextlib.closing(engine.client(timeout_s=600)))
         if client is None:
             echo(f"images are skipped: {problem}", err=True)
         reason = pruning.busy(client, pruning.others())
-        items = pruning.guarded(_inventory(client, read_environment().cache, output_dir.absolute()), reason)
-        if reason is not None:
+        items = pruning.runs(output_dir.absolute())
+        if reason is None:
+            cache = read_environment().cache
+            items += [*pruning.environments(cache), *pruning.bundles(cache), *pruning.checkpoints(cache)]
+            items += pruning.images(client.df()["Images"] or ()) if client is not None else []
+        else:
             echo(f"images, environments and the cache are skipped: {reason}", err=True)
-        chosen = pruning.choose(items, rule, dt.datetime.now(dt.UTC))
+        chosen = pruning.choose(
+            items,
+            older_than=None if days is None else dt.timedelta(days=days),
+            keep_bytes=None if keep_gb is None else round(keep_gb * pruning.GIB),
+            now=dt.datetime.now(dt.UTC),
+        )
         problems = {item: pruning.remove(item, client) if yes else None for item in chosen}
     for item, reason in problems.items():
         state = f"stays: {reason}" if reason else "removed" if yes else "would be removed"
@@ -145,28 +150,20 @@ def prune_command(
     echo(f"{len(done)} of {len(items)} {verb}: at least {total}; {len(remaining)} stay with {_mb(sum(item.size for item in remaining))}")
 
 
-def _inventory(client: docker.DockerClient | None, cache: Path, output: Path) -> list[inventory.Item]:
-    found = [*inventory.environments(cache), *inventory.bundles(cache), *inventory.exports(cache), *inventory.checkpoints(cache)]
-    if client is not None:
-        used = {str(container["ImageID"]): str(container["Names"][0]).strip("/") for container in client.api.containers(all=True)}
-        found += inventory.images(client.df()["Images"] or (), used)
-    return [*found, *inventory.runs(output)]
-
-
 def _mb(size: int) -> str:
     return f"{size / 2**20:.0f} MB"
 
 
-def _print_checks(report: checking.Report) -> None:
+def _print_checks(findings: list[checking.Finding], lacking: dict[str, tuple[str, ...]]) -> None:
     """Print one line per finding with the fix below it, then one line per target."""
-    for it in report.findings:
-        needed = f"  (for {', '.join(it.targets)})" if it.targets and it.state is not checking.State.OK else ""
-        echo(f"{it.state.value:<8} {it.what}: {it.fact}{needed}")
-        if it.mend:
-            echo(f"         {it.mend}")
+    for each in findings:
+        needed = f"  (for {', '.join(each.targets)})" if each.targets and each.state is not checking.State.OK else ""
+        echo(f"{each.state.value:<8} {each.what}: {each.fact}{needed}")
+        if each.mend:
+            echo(f"         {each.mend}")
     echo("")
-    for target in report.targets:
-        echo(f"{target.target:<14} {'can run here' if target.ready else 'cannot: ' + ', '.join(target.missing)}")
+    for target, names in lacking.items():
+        echo(f"{target:<14} {'cannot: ' + ', '.join(names) if names else 'can run here'}")
 
 
 def _label_data(label: Label) -> dict[str, str]:

@@ -9,11 +9,11 @@ from typing import Annotated, Final
 
 import typer
 
+from hwmatrix.basics.github_log import annotation, harmless
 from hwmatrix.cli.options import JobStates, Matrix, PlannedFolder
 from hwmatrix.cli.terminal import echo
 from hwmatrix.host.github.collect import write_states
 from hwmatrix.host.github.jobs import Patience, RunAddress, State, ask, wait
-from hwmatrix.host.github.log import annotation, harmless
 from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.matrix.load import load
 

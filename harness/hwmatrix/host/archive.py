@@ -1,7 +1,8 @@
-"""Archives that are moved between machines: tar files with checksums, extracted only if all of their contents are as expected.
+"""Archives that are moved between machines: tar files, extracted only if all of their contents are as expected.
 
 An archive may come from a machine that ran untrusted models, so it is not extracted as a whole. Only regular files with expected names are
-accepted, within limits of size and number, and with matching checksums. If anything else is in an archive, all of it is rejected.
+accepted, within limits of size and number. If anything else is in an archive, all of it is rejected. The checksums are those of its
+contents: a shard's sidecar and a bundle's manifest have them.
 """
 
 from __future__ import annotations
@@ -9,12 +10,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
-import re
 import shutil
 import tarfile
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, plan_from_json
 
@@ -23,13 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PLAN: Final = "plan.json"
-SUMS: Final = "SHA256SUMS"
 SMALL: Final = 16 * 2**20
-"""The size limit in bytes of plans, indexes, sidecars and checksum files, which are a few kilobytes of text."""
-_LONGEST_HEADER: Final = 16 * 2**10
-"""Bytes of the header of one file, with its name and attributes."""
-_STATED_SIZE: Final = re.compile(rb"^\d+ size=(\d{1,15})\n", re.MULTILINE)
-_SUM: Final = re.compile(r"([0-9a-f]{64}) {2}(\S+)")
+"""The size limit in bytes of plans, indexes and sidecars, which are a few kilobytes of text."""
+_PIECE: Final = 2**16
+"""Bytes that are read at once: also the limit of the header of one file, with its name and attributes."""
 _ADVICE: Final = "Make it again on its machine, and upload what hwmatrix wrote, unchanged."
 
 
@@ -56,7 +52,7 @@ def read_plan(folder: Path, *, advice: str) -> Plan:
 
 
 def write(archive: Path, files: Mapping[str, Path]) -> tuple[str, ...]:
-    """Write files and their checksums into an archive: the same files always give the same bytes. Return the names in it.
+    """Write files into an archive: the same files always give the same bytes. Return the names in it.
 
     Raises:
         StoreError: the archive cannot be written.
@@ -64,37 +60,33 @@ def write(archive: Path, files: Mapping[str, Path]) -> tuple[str, ...]:
     temporary = archive.with_name(f".{archive.name}.{os.getpid()}.tmp")
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
-        sums = "".join(f"{sha256_of(path)}  {name}\n" for name, path in files.items()).encode()
         with tarfile.open(temporary, "w", format=tarfile.PAX_FORMAT) as tar:
             for name, path in files.items():
                 tar.add(path, arcname=name, recursive=False, filter=_anonymous)
-            entry = _anonymous(tarfile.TarInfo(SUMS))
-            entry.size = len(sums)
-            tar.addfile(entry, io.BytesIO(sums))
         temporary.replace(archive)
     except OSError as error:
         raise StoreError(f"{archive}: cannot be written: {error}", advice="Free disk space, or name another place.") from error
     finally:
         temporary.unlink(missing_ok=True)
-    return (*files, SUMS)
+    return tuple(files)
 
 
 def extract(archive: Path, into: Path, plan: Plan, limits: Limits, *, large: Callable[[str], bool | None]) -> frozenset[str]:
-    """Write the files of an archive of this plan's run into an empty folder, and check them. Return their names without the checksums'.
+    """Write the files of an archive of this plan's run into an empty folder, and check them. Return their names.
 
     ``large`` says for each name whether its file may be large; None: the archive must not contain that name.
 
     Raises:
-        StoreError: the archive cannot be read, has another file or exceeds a limit, has wrong checksums, or is from another run. The
-            message says which.
+        StoreError: the archive cannot be read, has another file or exceeds a limit, or is from another run. The message says which.
     """
     try:
         names = _extract(archive, into, limits, large)
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, OSError, EOFError, RecursionError) as error:
         raise StoreError(f"{archive}: it cannot be read as an archive: {error}", advice=_ADVICE) from error
-    _check_sums(archive, into, names)
+    if PLAN not in names:
+        raise refused(archive, f"it has no {PLAN}")
     _check_plan(archive, into / PLAN, plan)
-    return names - {SUMS}
+    return names
 
 
 def refused(archive: Path, why: str) -> StoreError:
@@ -106,15 +98,14 @@ def _extract(archive: Path, into: Path, limits: Limits, large: Callable[[str], b
     """Write the files of an archive into a folder, one by one. Raise StoreError for a file that does not belong there."""
     names: set[str] = set()
     total = 0
-    _check_headers(archive, limits)
-    with tarfile.open(archive, "r:") as tar:
+    with _Bounded(archive) as bounded, tarfile.open(fileobj=bounded, mode="r:") as tar:
         for member in tar:  # reads entry by entry, so that an archive with very many entries is not listed first
             if len(names) >= limits.files:
                 raise refused(archive, f"it has more than {limits.files} files")
             name = member.name
-            if not member.isreg() or member.islnk() or member.issym():
+            if not member.isreg() or member.issparse():
                 raise refused(archive, f"{name!r} is not a regular file")
-            is_large = False if name in {PLAN, SUMS} else large(name)
+            is_large = False if name == PLAN else large(name)
             if is_large is None:
                 raise refused(archive, f"{name!r} does not belong in it")
             if name in names:
@@ -127,48 +118,18 @@ def _extract(archive: Path, into: Path, limits: Limits, large: Callable[[str], b
                 raise refused(archive, f"{name!r} is not a regular file")
             (into / name).parent.mkdir(parents=True, exist_ok=True)
             with source, (into / name).open("xb") as file:
-                shutil.copyfileobj(source, file, 2**20)
+                shutil.copyfileobj(source, file, _PIECE)
             names.add(name)
     return frozenset(names)
 
 
-def _check_headers(archive: Path, limits: Limits) -> None:
-    """Raise StoreError for an archive that is too large, or has a header that :mod:`tarfile` would read into memory as a whole.
+class _Bounded(io.FileIO):
+    """A file that is never read in large pieces: :mod:`tarfile` reads long names and attributes into memory as a whole."""
 
-    Long names and attributes of the PAX and GNU formats are stored as files before the file that they describe.
-    """
-    size = archive.stat().st_size
-    if size > limits.total_bytes + limits.files * 4 * _LONGEST_HEADER:
-        raise refused(archive, f"it is too large: {size:,} bytes")
-    stated: int | None = None  # what the attributes say of the next file's size, which is too large for its own header
-    with archive.open("rb") as file:
-        while (block := file.read(tarfile.BLOCKSIZE)).strip(b"\0"):
-            entry = tarfile.TarInfo.frombuf(block, tarfile.ENCODING, "surrogateescape")
-            describes = entry.type in {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES}
-            if entry.size < 0 or (describes and entry.size > _LONGEST_HEADER):
-                raise refused(archive, f"the header of {entry.name!r} is too large")
-            padded = -(-(entry.size if stated is None or describes else stated) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-            found = _STATED_SIZE.search(file.read(padded)) if describes else None
-            stated = int(found[1]) if found else None
-            if not describes:
-                file.seek(padded, os.SEEK_CUR)
-
-
-def _check_sums(archive: Path, into: Path, names: frozenset[str]) -> None:
-    if SUMS not in names or PLAN not in names:
-        raise refused(archive, f"it has no {SUMS if SUMS not in names else PLAN}")
-    promised: dict[str, str] = {}
-    for line in (into / SUMS).read_text(encoding="utf-8", errors="replace").splitlines():
-        found = _SUM.fullmatch(line)
-        if found is None:
-            raise refused(archive, f"{SUMS} has a line that is not a checksum")
-        promised[found[2]] = found[1]
-    if promised.keys() != names - {SUMS}:
-        odd = sorted(promised.keys() ^ (names - {SUMS}))
-        raise refused(archive, f"{SUMS} and the files do not agree: {', '.join(odd)}")
-    for name, digest in promised.items():
-        if sha256_of(into / name) != digest:
-            raise refused(archive, f"{name!r} does not match its checksum in {SUMS}: it was damaged or changed")
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= _PIECE:
+            raise tarfile.ReadError("the header of a file is too large")
+        return super().read(size) or b""
 
 
 def _check_plan(archive: Path, path: Path, plan: Plan) -> None:

@@ -20,7 +20,7 @@ _SIDECAR: Final = re.compile(r"shards/[A-Za-z0-9][A-Za-z0-9._-]*\.duckdb\.json")
 
 
 def pack(folder: Path, target: str, archive: Path) -> tuple[str, ...]:
-    """Write a target's complete shards with the run's plan and all checksums into an archive. Return the names in it.
+    """Write a target's complete shards with their sidecars and the run's plan into an archive. Return the names in it.
 
     Raises:
         ConfigError: the run has no such target.
@@ -40,22 +40,31 @@ def pack(folder: Path, target: str, archive: Path) -> tuple[str, ...]:
     return archives.write(archive, files)
 
 
-def unpack(archive: Path, folder: Path, *, plan: Plan | None = None, limits: Limits | None = None, again: bool = False) -> tuple[str, ...]:
+def unpack(
+    archive: Path,
+    folder: Path,
+    *,
+    plan: Plan | None = None,
+    target: str | None = None,
+    limits: Limits | None = None,
+    again: bool = False,
+) -> tuple[str, ...]:
     """Check an archive, and move its shards into the folder of their run. Return the names of the shards.
 
     All or nothing: a rejected archive leaves the folder unchanged. ``again``: shards that the folder already has may be among them.
-    ``plan`` is the folder's, for a caller that has read it; None: it is read.
+    ``plan`` is the folder's, for a caller that has read it; None: it is read. ``target`` is the only target whose shards are accepted;
+    None: whichever it is.
 
     Raises:
-        StoreError: the archive is not an archive, contains anything but what :func:`pack` writes, exceeds a limit, has wrong checksums, or
-            is from another run. The message says which.
+        StoreError: the archive is not an archive, contains anything but what :func:`pack` writes, exceeds a limit, or is from another run
+            or target. The message says which.
     """
     if plan is None:
         plan = archives.read_plan(folder, advice="Name the folder of the planned run: hwmatrix plan makes it.")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpack-") as temporary:
         names = archives.extract(archive, Path(temporary), plan, limits or Limits(), large=_is_large)
         _check_cells(archive, Path(temporary) / PLAN, plan)
-        shards = _check_shards(archive, Path(temporary), names, plan)
+        shards = _check_shards(archive, Path(temporary), names, plan, target)
         (folder / "shards").mkdir(exist_ok=True)
         known = [name for name in shards if (folder / name).exists()]
         if known and not again:
@@ -80,21 +89,24 @@ def _check_cells(archive: Path, path: Path, plan: Plan) -> None:
         raise refused(archive, f"its plan has cells that the run does not have: {', '.join(sorted(unknown)[:3])}")
 
 
-def _check_shards(archive: Path, into: Path, names: frozenset[str], plan: Plan) -> tuple[str, ...]:
+def _check_shards(archive: Path, into: Path, names: frozenset[str], plan: Plan, target: str | None) -> tuple[str, ...]:
     shards = tuple(sorted(name for name in names if _SHARD.fullmatch(name)))
     if not shards:
         raise refused(archive, "it has no shard")
     lonely = {name for name in names if _SIDECAR.fullmatch(name)} ^ {f"{name}.json" for name in shards}
     if lonely:
         raise refused(archive, f"a shard without its sidecar, or the other way round: {', '.join(sorted(lonely))}")
-    targets = {target.name for target in plan.targets}
+    planned, targets = {each.name for each in plan.targets}, set()
     for name in shards:
         try:
             sidecar = read_sidecar(into / name)
         except StoreError as error:
             raise refused(archive, f"{name}: {error}") from error
-        if sidecar.run_id != plan.run_id or sidecar.target not in targets:
+        if sidecar.run_id != plan.run_id or sidecar.target not in planned:
             raise refused(archive, f"{name} is from run {sidecar.run_id} and target {sidecar.target}")
         if sidecar.sha256 != sha256_of(into / name):
             raise refused(archive, f"{name} does not match the checksum in its sidecar")
+        targets.add(sidecar.target)
+    if len(targets) > 1 or target not in {None, *targets}:
+        raise refused(archive, f"it has shards of {', '.join(sorted(targets))}")
     return shards

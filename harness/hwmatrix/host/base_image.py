@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shutil
 import tempfile
 from pathlib import Path
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
     import docker
 
     from hwmatrix.host.engine import Engine
+    from hwmatrix.host.process import Finished
 
 MADE_TAG: Final = "hwmatrix/os:bookworm"
 RELEASE: Final = "bookworm"  # Debian 12 has Python 3.11, like the default base image
 PACKAGES: Final = ("ca-certificates", "python3", "python3-venv")
-REGISTRY_TIMEOUT_S: Final = 8
 IMPORT_TIMEOUT_S: Final = 600
 _CHANGES: Final = (
     "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -30,32 +29,19 @@ _CHANGES: Final = (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BaseImage:
-    """An image that this engine has: its name, its id, why it was chosen, and its digest in the registry that it came from."""
+def resolve(engine: Engine, *, requested: str | None, default: str, on_line: Callable[[str], None]) -> str:
+    """Find the base image: the requested one, or else ``default``, one built on this machine before, ``default`` pulled, or one built now.
 
-    reference: str
-    digest: str
-    reason: str
-    registry_digest: str | None = None
-
-
-def resolve(engine: Engine, *, requested: str | None, default: str, on_line: Callable[[str], None]) -> BaseImage:
-    """Find the base image: the requested one, or ``default`` (local or pulled), or else one built on this machine.
-
-    A registry that does not answer costs at most 8 seconds (:data:`REGISTRY_TIMEOUT_S`).
+    Returns the name of an image that the engine has.
 
     Raises:
         ImageBuildError: there is none. The message says what was tried and what to install.
         EngineError: the engine is gone.
     """
-    with contextlib.closing(engine.client(timeout_s=REGISTRY_TIMEOUT_S)) as client:
+    with contextlib.closing(engine.client()) as client:
         reference, reason = _chosen(client, engine, requested, default, on_line)
-        image = client.images.get(reference)
-    digests = image.attrs.get("RepoDigests") or []
-    registry_digest = str(digests[0]).rpartition("@")[2] if digests else None
     on_line(f"base image: {reference} ({reason})")
-    return BaseImage(reference=reference, digest=str(image.id), reason=reason, registry_digest=registry_digest)
+    return reference
 
 
 def _chosen(
@@ -65,24 +51,23 @@ def _chosen(
     name = requested or default
     if image_digest(client, name):
         return name, "requested, and already here" if requested else "here already"
-    problem = _registry_problem(client, name)
-    if problem is None:
-        _pull(engine, name, on_line)
+    if not requested and image_digest(client, MADE_TAG):
+        return MADE_TAG, "built here before"
+    pulled = _pull(engine, name, on_line)
+    if pulled.code == 0:
         return name, "requested, and pulled" if requested else "pulled"
-    advice = "Load it (docker load, docker import), or leave the choice out: `hwmatrix base` makes one without a registry."
-    if not requested:
-        if image_digest(client, MADE_TAG):
-            return MADE_TAG, f"built here before; {name} cannot be pulled: {problem}"
-        if shutil.which("mmdebstrap", path=engine.environment.get("PATH")):
-            on_line(f"{name} cannot be pulled ({problem}): making {MADE_TAG} from Debian's packages")
-            make_base(engine, on_line=on_line)
-            return MADE_TAG, f"built here now; {name} cannot be pulled: {problem}"
-        advice = (
-            f"Install mmdebstrap and run `hwmatrix base`, or `docker load` an image with Python 3.11 and name it: --base-image NAME "
-            f"(a local {name} is found automatically)."
-        )
+    problem = pulled.output.rpartition("\n")[2]
+    program = shutil.which("mmdebstrap", path=engine.environment.get("PATH"))
+    if not requested and program is not None:
+        on_line(f"{name} cannot be pulled ({problem}): making {MADE_TAG} from Debian's packages")
+        _make_base(engine, program, on_line)
+        return MADE_TAG, "built here now"
     what = f"no base image: {name} is not on this machine, and cannot be pulled from its registry"
-    raise ImageBuildError(what, command=("docker", "pull", name), code=None, output=problem, advice=advice)
+    advice = (
+        "Load an image with Python 3.11 (docker load, docker import) and name it with --base-image. Or leave that out, and install "
+        "mmdebstrap (Debian, Ubuntu: apt-get install mmdebstrap): a base is then made without a registry."
+    )
+    raise ImageBuildError(what, command=pulled.command, code=pulled.code, output=problem, advice=advice)
 
 
 def image_digest(client: docker.DockerClient, name: str) -> str | None:
@@ -95,39 +80,20 @@ def image_digest(client: docker.DockerClient, name: str) -> str | None:
         return None
 
 
-def _registry_problem(client: docker.DockerClient, name: str) -> str | None:
-    """Request a manifest through the engine, which would also pull. Return None on success, or else the problem."""
-    from docker.errors import DockerException
-
-    try:
-        client.images.get_registry_data(name)
-    except DockerException as error:
-        return (getattr(error, "explanation", None) or str(error)).partition("\n")[0]
-    except OSError:
-        return f"no answer within {REGISTRY_TIMEOUT_S} s"
-    return None
-
-
-def _pull(engine: Engine, name: str, on_line: Callable[[str], None]) -> None:
+def _pull(engine: Engine, name: str, on_line: Callable[[str], None]) -> Finished:
     with Processes() as processes:
         command = (str(engine.builder or "docker"), "pull", name)
-        done = processes.run(command, environment=engine.command_environment(), on_line=on_line)
-    if done.code != 0:
-        raise ImageBuildError(f"pulling {name} failed", command=done.command, code=done.code, output=done.output)
+        return processes.run(command, environment=engine.command_environment(), on_line=on_line)
 
 
-def make_base(engine: Engine, *, on_line: Callable[[str], None]) -> BaseImage:
-    """Build a minimal Debian with Python and import it as :data:`MADE_TAG`. Needs Debian's packages, but no registry.
+def _make_base(engine: Engine, program: str, on_line: Callable[[str], None]) -> None:
+    """Build a minimal Debian with Python by mmdebstrap, and import it as :data:`MADE_TAG`. Needs Debian's packages, but no registry.
 
     Raises:
-        ImageBuildError: mmdebstrap is missing or fails, or the engine rejects the image.
+        ImageBuildError: mmdebstrap fails, or the engine rejects the image.
     """
     from docker.errors import DockerException
 
-    program = shutil.which("mmdebstrap", path=engine.environment.get("PATH"))
-    if program is None:
-        advice = "Install it: apt-get install mmdebstrap (Debian, Ubuntu)."
-        raise ImageBuildError("mmdebstrap is not installed", command=("mmdebstrap",), code=None, output="", advice=advice)
     with tempfile.TemporaryDirectory(prefix="hwmatrix-base-") as folder, Processes() as processes:
         Path(folder).chmod(0o755)  # apt downloads as a separate user
         archive = str(Path(folder) / "base.tar")
@@ -142,7 +108,6 @@ def make_base(engine: Engine, *, on_line: Callable[[str], None]) -> BaseImage:
         try:
             with contextlib.closing(engine.client(timeout_s=IMPORT_TIMEOUT_S)) as client:
                 client.api.import_image_from_file(archive, repository=repository, tag=tag, changes=list(_CHANGES))
-                return BaseImage(reference=MADE_TAG, digest=str(client.images.get(MADE_TAG).id), reason="made here")
         except (DockerException, OSError) as error:
             imported = ("docker", "import", archive, MADE_TAG)
             raise ImageBuildError("importing the base failed", command=imported, code=None, output=str(error)) from error

@@ -60,8 +60,8 @@ def unpack(
     machine tries, too; with ``failures``, the index has them with the reason, and they count as models that have one.
 
     Raises:
-        StoreError: the archive is not an archive, contains anything but what :func:`pack` writes, exceeds a limit, has wrong checksums, is
-            from another run, or has a bundle that is damaged or not of a model of the plan. The message says which.
+        StoreError: the archive is not an archive, contains anything but what :func:`pack` writes, exceeds a limit, is from another
+            run, or has a bundle that is damaged or not of a model of the plan. The message says which.
     """
     models = {model.key: model for model in (*canary_plans(), *plan.models)}
     try:

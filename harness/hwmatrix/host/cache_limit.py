@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.clock import now
 from hwmatrix.basics.json_text import read_json
-from hwmatrix.host.ci_machines import inventory, pruning
+from hwmatrix.host.ci_machines import pruning
 from hwmatrix.host.ci_machines.pruning import GIB
 from hwmatrix.models.bundle import plan_part
 from hwmatrix.models.canary import canary_plans
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hwmatrix.host.ci_machines.inventory import Item
+    from hwmatrix.host.ci_machines.pruning import Item
     from hwmatrix.records import ModelPlan
 
 DEFAULT_GB: Final = 20.0
@@ -32,7 +32,7 @@ def keep_under(limit_gb: float, bundles: Path, later: Sequence[ModelPlan]) -> st
     ``bundles`` is the cache's folder of bundles. Nothing is removed while another hwmatrix command works on this machine, because it
     chooses bundles by name long before it opens them. Returns a description of what was done, or None if nothing was to do.
     """
-    items = [*inventory.bundles(bundles.parent), *inventory.exports(bundles.parent)]
+    items = pruning.bundles(bundles.parent)
     size = sum(item.size for item in items)
     limit = limit_gb * GIB
     if size <= limit:
@@ -43,7 +43,7 @@ def keep_under(limit_gb: float, bundles: Path, later: Sequence[ModelPlan]) -> st
         return f"{told}: nothing is removed, since {reason}"
     needed = {plan_part(model) for model in (*canary_plans(), *later)}
     marked = [_marked(item, bundles, needed) for item in items]
-    chosen = pruning.choose(marked, pruning.Rule(older_than=None, keep_bytes=int(limit)), now())
+    chosen = pruning.choose(marked, older_than=None, keep_bytes=int(limit), now=now())
     problems = [(item, pruning.remove(item, None)) for item in chosen]
     gone = [item.size for item, problem in problems if problem is None]
     failures = [problem for _, problem in problems if problem is not None]

@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from hwmatrix.basics.github_log import END_OF_GROUP, group, harmless
 from hwmatrix.basics.text import plural, visible
-from hwmatrix.host.github.log import END_OF_GROUP, group, harmless
 from hwmatrix.records import Status
 
 if TYPE_CHECKING:

@@ -114,7 +114,7 @@ class ContainerExecutor:
 
     isolation = Isolation.CONTAINER
 
-    def __init__(self, workshop: Workshop, engine: Engine, base: base_image.BaseImage) -> None:
+    def __init__(self, workshop: Workshop, engine: Engine, base: str) -> None:
         self._workshop = workshop
         self._engine = engine
         self._base = base

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import hwmatrix
 from hwmatrix.errors import ImageBuildError
-from hwmatrix.host import base_image as bases
 from hwmatrix.host import pip_settings
+from hwmatrix.host.base_image import image_digest
 from hwmatrix.host.engine import BUILDER_ADVICE, Engine
 from hwmatrix.host.local_index import serving
 from hwmatrix.host.process import Processes
@@ -123,7 +123,7 @@ class _Build:
 
     def _digest(self, tag: str) -> str | None:
         with contextlib.closing(self.engine.client()) as client:  # a separate connection, because builds run in threads
-            return bases.image_digest(client, tag)
+            return image_digest(client, tag)
 
     def _environment(self) -> dict[str, str]:
         """The environment of a build, in which the local package server on loopback bypasses proxies."""
@@ -146,7 +146,7 @@ def build_images(
     targets: Sequence[str],
     engine: Engine,
     on_line: Callable[[str], None],
-    base: bases.BaseImage,
+    base: str,
     commit: str | None = None,
     source: str | None = None,
     attest: bool = False,
@@ -185,9 +185,17 @@ def build_images(
             options=(*_network(engine, served), *_proxies(engine), *secrets),
             on_line=on_line,
         )
-        stages = _stages(build, spec, targets, base.reference)
+        stages = _stages(build, spec, targets, base)
         more = attestations(engine) if attest else ()
-        one = functools.partial(_target, build, spec, stages, commit=commit or "", labels=_labels(base, source), more=more)
+        one = functools.partial(
+            _target,
+            build,
+            spec,
+            stages,
+            commit=commit or "",
+            labels={"org.opencontainers.image.source": source} if source else {},
+            more=more,
+        )
         futures = [pool.submit(one, target) for target in dict.fromkeys(targets)]
         done = [future.result() for future in concurrent.futures.as_completed(futures)]
     by_name = {image.target: image for image in done}
@@ -230,16 +238,6 @@ def _target(
             raise
         build.on_line(f"[{target}] built without its browser: {missing[1]}")
         return one(arguments={**arguments, "WITHOUT": missing[1]})  # a failed step is not cached: the next build tries again
-
-
-def _labels(base: bases.BaseImage, source: str | None) -> dict[str, str]:
-    """OCI annotations that a Dockerfile cannot know. A base that did not come from a registry has no digest that others could look up."""
-    known = {
-        "org.opencontainers.image.source": source,
-        "org.opencontainers.image.base.name": base.reference if base.registry_digest else None,
-        "org.opencontainers.image.base.digest": base.registry_digest,
-    }
-    return {name: value for name, value in known.items() if value}
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import ConfigError, EngineError, Problem
 from hwmatrix.host.engine import Engine, connect
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     """A target, the tag of its image, and the image's id."""
 
 NEVER: Final = "org.hwmatrix.push"
-"""A label. With the value ``never``, it keeps an image and all images built on it out of every registry."""
+"""A label. With the value ``never`` in a Dockerfile, it keeps its image out of every registry."""
 _DECLARED: Final = re.compile(r'^[^#\n]*\borg\.hwmatrix\.push="?never\b', re.MULTILINE)
 _DIGEST: Final = re.compile(r"digest: (sha256:[0-9a-f]{64})\b")
 """In the last line that ``docker push`` prints."""
@@ -53,19 +53,23 @@ def pushable(loaded: LoadedMatrix, targets: Iterable[str]) -> list[str]:
 
     Native targets have no image of their own. Images are left out if their Dockerfile is missing or declares that they are never pushed.
     """
-    images = image_files(loaded.path.absolute().parent)
     first: dict[tuple[str, str], str] = {}
     for name in targets:
         spec = loaded.spec.targets[name]
-        dockerfile = images[spec.image] / "Dockerfile" if spec.image in images else None
-        if not spec.native and dockerfile is not None and dockerfile.is_file() and not is_never_pushed(dockerfile):
+        if not spec.native and (text := _dockerfile(loaded, name)) is not None and not _DECLARED.search(text):
             first.setdefault((spec.base, spec.image), name)
     return list(first.values())
 
 
-def is_never_pushed(dockerfile: Path) -> bool:
-    """Whether a Dockerfile declares that its image is never pushed. The image's own label decides in the end: see :func:`publish`."""
-    return dockerfile.is_file() and _DECLARED.search(dockerfile.read_text(encoding="utf-8")) is not None
+def never_pushed(loaded: LoadedMatrix, targets: Iterable[str]) -> list[str]:
+    """Return the targets whose Dockerfile declares that their image is never pushed."""
+    return [name for name in targets if _DECLARED.search(_dockerfile(loaded, name) or "")]
+
+
+def _dockerfile(loaded: LoadedMatrix, target: str) -> str | None:
+    """The text of a target's Dockerfile; None: it has none."""
+    folder = image_files(loaded.path.absolute().parent).get(loaded.spec.targets[target].image)
+    return (folder / "Dockerfile").read_text(encoding="utf-8") if folder and (folder / "Dockerfile").is_file() else None
 
 
 def refuse(targets: Sequence[str]) -> None:
@@ -81,31 +85,23 @@ def refuse(targets: Sequence[str]) -> None:
         )
 
 
-def publish(
-    built: Sequence[Built], *, named: Sequence[str], prefix: str, environment: Mapping[str, str], say: OnLine, detail: OnLine
-) -> None:
-    """Push images as ``PREFIX/TARGET:VERSION``, except those whose label forbids it. ``detail`` gets the output of the pushes.
+def publish(built: Sequence[Built], *, prefix: str, environment: Mapping[str, str], say: OnLine, detail: OnLine) -> None:
+    """Push images as ``PREFIX/TARGET:VERSION``. ``detail`` gets the output of the pushes.
 
     In a step of a workflow, the name and the digest of a single image become outputs of the step.
 
     Raises:
-        ConfigError: a target requested by name may not be pushed; then nothing is.
         EngineError: the engine or the registry refuses.
     """
     engine = connect(environment)
-    never = [target for target, _, image_id in built if _label(engine, image_id) == "never"]
-    refuse([target for target in never if target in named])
-    for target in never:
-        say(f"{target}: not pushed, the label {NEVER}=never forbids it")
     if not engine.keeps_attestations:
         say("pushing without SBOM and provenance: they need docker buildx and an engine with containerd's image store")
     pushed = []
     for target, tag, image_id in built:
-        if target not in never:
-            name = f"{prefix}/{target}"
-            digest = push(engine, image_id, f"{name}:{tag.rpartition(':')[2]}", detail)
-            say(f"pushed {name}:{tag.rpartition(':')[2]} as {digest}")
-            pushed.append(f"name={name}\ndigest={digest}\n")
+        name, version = f"{prefix}/{target}", tag.rpartition(":")[2]
+        digest = push(engine, image_id, f"{name}:{version}", detail)
+        say(f"pushed {name}:{version} as {digest}")
+        pushed.append(f"name={name}\ndigest={digest}\n")
     if len(pushed) == 1 and (outputs := environment.get("GITHUB_OUTPUT")):
         with Path(outputs).open("a", encoding="utf-8") as file:
             file.write(pushed[0])
@@ -129,9 +125,3 @@ def push(engine: Engine, image_id: str, reference: str, on_line: OnLine) -> str:
     if done.code != 0 or digest is None:
         raise EngineError(f"pushing {reference} failed: {done.output.rpartition(chr(10))[2]}", advice=_ADVICE)
     return digest[1]
-
-
-def _label(engine: Engine, image_id: str) -> str:
-    with contextlib.closing(engine.client()) as client:
-        attributes: dict[str, Any] = client.images.get(image_id).attrs
-    return str((attributes["Config"].get("Labels") or {}).get(NEVER, "")).strip().lower()

@@ -23,6 +23,7 @@ from hwmatrix.errors import ImageBuildError
 from hwmatrix.host.process import Processes
 from hwmatrix.host.requirements import Layer, layers
 from hwmatrix.host.wheel import build_wheel
+from hwmatrix.models.folder import LOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 LAYOUT: Final = "hwmatrix/venv/1"
 MARKER: Final = "hwmatrix-layer"
+LAYERS: Final = "hwmatrix-layers.pth"
+"""The file of an environment that names the layers below it."""
 # The variables that the images set, so that a model sees the same in both.
 RUNTIME_ENVIRONMENT: Final = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 
@@ -122,7 +125,7 @@ def _pip_commands(layer: Layer) -> list[tuple[str, ...]]:
 
 def _ensure(venv: _Venv, key: str, maker: _Maker, pip_commands: list[tuple[str, ...]]) -> None:
     """Make a layer unless it exists, is finished, and was made from the same inputs."""
-    with _lock(venv.folder.with_suffix(".lock"), maker.on_line):
+    with _lock(venv.folder.parent / LOCKS / venv.folder.name, maker.on_line):
         marker = venv.folder / MARKER
         if marker.is_file() and marker.read_text(encoding="utf-8") == key:
             return
@@ -143,11 +146,12 @@ def _ensure(venv: _Venv, key: str, maker: _Maker, pip_commands: list[tuple[str, 
 @contextlib.contextmanager
 def _lock(path: Path, on_line: Callable[[str], None]) -> Iterator[None]:
     """Hold a lock that the kernel releases when its holder dies. The file stays, because removing it would race."""
+    path.parent.mkdir(exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            on_line(f"waiting for another process that makes {path.stem}")
+            on_line(f"waiting for another process that makes {path.name}")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -165,7 +169,7 @@ class _Maker:
         advice = "Install Python's venv module (on Debian: apt-get install python3-venv)."
         self._run((sys.executable, "-m", "venv", *without_pip, str(venv.folder)), "making a virtual environment failed", advice)
         if venv.below:
-            (venv.site / "hwmatrix-layers.pth").write_text("".join(f"{path}\n" for path in venv.below), encoding="utf-8")
+            (venv.site / LAYERS).write_text("".join(f"{path}\n" for path in venv.below), encoding="utf-8")
         for arguments in pip_commands:
             command = (str(venv.python), "-m", "pip", "--disable-pip-version-check", *arguments)
             self._run(command, "pip failed", "See `pip config list` for where packages come from, and docs/images.md.")

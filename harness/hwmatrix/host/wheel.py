@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _PACKAGE: Final = "hwmatrix"
 _UNUSED: Final = f"{_PACKAGE}/{DATA}/"
 """Files that no image needs. A change of matrix.yaml or of another target's Dockerfile must not change an image."""
-_METADATA: Final = ("METADATA", "WHEEL", "entry_points.txt")
-_FOLDERS_OF_METADATA: Final = ("licenses", "sboms")
 _RECORD: Final = "RECORD"
+_OF_INSTALLERS: Final = (_RECORD, "INSTALLER", "REQUESTED", "direct_url.json")
+"""Files of metadata that installers write, and no wheel has."""
 _TIME: Final = (2020, 2, 2, 0, 0, 0)
 _MODE: Final = 0o100644
 
@@ -33,10 +33,10 @@ def build_wheel(project_root: Path, folder: Path, *, whole: bool = False) -> Pat
     """Write the wheel of the harness into ``folder``, and return its path.
 
     The harness is that of ``project_root`` if this is a checkout, otherwise the running one: from its checkout, or, if it was installed
-    without one, from the files recorded by its installation. Only a ``whole`` wheel has the default matrix.yaml and images/.
+    without one, the files that run. Only a ``whole`` wheel has the default matrix.yaml and images/.
 
     Raises:
-        ImageBuildError: hatchling is missing or cannot build the checkout, or the installation has no record or differs from it.
+        ImageBuildError: hatchling is missing or cannot build the checkout, or the harness runs without being installed.
     """
     source = harness_source(project_root)
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,46 +63,19 @@ def _of_checkout(root: Path) -> dict[str, bytes]:
 
 
 def _of_installation() -> dict[str, bytes]:
-    """The files of the installed package, checked against the installation's record."""
+    """The files of the running package, and the metadata of its installation."""
+    package = Path(hwmatrix.__file__).resolve().parent
     try:
         installed = importlib.metadata.distribution(_PACKAGE)
     except importlib.metadata.PackageNotFoundError as error:
-        raise _not_whole(f"{_PACKAGE} runs from {__file__} and is not installed") from error
-    found: dict[str, bytes] = {}
-    for path in installed.files or ():
-        name = path.as_posix()
-        if not _is_of_wheel(PurePosixPath(name)):
-            continue
-        try:
-            data = Path(str(path.locate())).read_bytes()
-        except OSError as error:
-            raise _not_whole(f"{name} cannot be read: {error}") from error
-        if path.hash is None or path.hash.mode != "sha256" or path.hash.value != _digest(data):
-            raise _not_whole(f"{name} is not the file that was installed")
-        found[name] = data
-    if f"{_PACKAGE}/__init__.py" not in found:
-        raise _not_whole("the installation keeps no list of its files (RECORD)")
-    runs = Path(hwmatrix.__file__).resolve()
-    if Path(str(installed.locate_file(f"{_PACKAGE}/__init__.py"))).resolve() != runs:
-        raise _not_whole(f"{runs.parent} is running, but another copy is installed")
-    return found
-
-
-def _is_of_wheel(path: PurePosixPath) -> bool:
-    """Whether a recorded file came from the wheel: not bytecode, scripts, or the installer's own notes."""
-    top = path.parts[0]
-    if top == _PACKAGE:
-        return "__pycache__" not in path.parts
-    if not top.endswith(".dist-info") or len(path.parts) == 1:
-        return False
-    return path.parts[1] in _FOLDERS_OF_METADATA or (len(path.parts) == 2 and path.name in _METADATA)  # noqa: PLR2004 - folder and name
-
-
-def _not_whole(output: str) -> ImageBuildError:
-    advice = "Install it again (pip install --force-reinstall --no-deps hwmatrix), or run a checkout (pip install -e .[host])."
-    return ImageBuildError(
-        "the running harness cannot be packed for images", command=("hwmatrix",), code=None, output=output, advice=advice
-    )
+        what, advice = "the running harness cannot be packed for images", "Run a checkout, or install it: pip install 'hwmatrix[host]'."
+        raise ImageBuildError(what, command=(_PACKAGE,), code=None, output=f"{package} is not installed", advice=advice) from error
+    files = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    metadata = [path for path in installed.files or () if path.parts[0].endswith(".dist-info") and path.name not in _OF_INSTALLERS]
+    return {
+        **{path.relative_to(package.parent).as_posix(): path.read_bytes() for path in files},
+        **{path.as_posix(): path.read_binary() for path in metadata},
+    }
 
 
 def _write(files: Mapping[str, bytes], folder: Path, unused: tuple[str, ...] = (_UNUSED,)) -> Path:

@@ -150,6 +150,7 @@ def locked(cache: Path, key: str) -> Iterator[None]:
 def unlocked(cache: Path, key: str) -> Iterator[bool]:
     """Lock a key if nobody has locked it, this process included; otherwise it is False, as it is if the lock belongs to another user."""
     try:
+        make_folder(cache / LOCKS)
         lock = (cache / LOCKS / key).open("ab")
         give(cache / LOCKS / key)
     except PermissionError:

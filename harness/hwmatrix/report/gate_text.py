@@ -7,6 +7,7 @@ from typing import Final
 import pydantic
 from pydantic.dataclasses import dataclass
 
+from hwmatrix.basics import github_log
 from hwmatrix.basics.text import plain
 from hwmatrix.report.gate import Rule, Violation
 
@@ -71,19 +72,7 @@ def row(violation: Violation) -> tuple[str, str, str]:
 
 
 def annotation(violation: Violation, file: str) -> str:
-    """A workflow command of GitHub Actions: an error on the related line of matrix.yaml.
-
-    Data and properties are escaped as in GitHub's toolkit (``%``, line ends, and in properties ``:`` and ``,``).
-    """
+    """A workflow command of GitHub Actions: an error on the related line of matrix.yaml."""
     rule, about, what = row(violation)
-    place = f"file={_escape_property(file)}," + (f"line={violation.line}," if violation.line else "")
-    title = _escape_property(f"{rule}: {about}" if about else rule)
-    return f"::error {place}title={title}::{_escape_data(f'{what} {violation.advice}')}"
-
-
-def _escape_data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _escape_property(text: str) -> str:
-    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
+    title = f"{rule}: {about}" if about else rule
+    return github_log.annotation("error", f"{what} {violation.advice}", title=title, file=file, line=violation.line)

@@ -26,7 +26,6 @@ from hwmatrix.runner.job import (
     CellJob,
     Judged,
     Progress,
-    error,
     judged_found,
     judged_in,
     measure,
@@ -61,9 +60,9 @@ def execute(job: CellJob, send: Send) -> None:
         status, error = failed(cause or failure, hardware=job.target.backend, stage=progress.stage)
         progress.end(status, error=error)
     else:
-        progress.end(judged.status, error=judged.error)
+        progress.judged(judged.verdict)
         measure(job, judged, progress)
-        traceable = judged.error is not None and judged.error["type"] in _WRONG_NUMBERS and not job.cell.settings.new_tokens
+        traceable = judged.verdict.error_type in _WRONG_NUMBERS and not job.cell.settings.new_tokens
         if traceable and job.model.role is Role.MODEL:
             _locate(progress, judged)
 
@@ -73,7 +72,7 @@ def _locate(progress: Progress, judged: Judged) -> None:
     try:
         trace = judged.target.trace(judged.bundle)
         if trace is not None:
-            found = divergence.locate(trace, judged.bundle.expected_arrays(), judged.allowed, same_graph=judged.by_twin)
+            found = divergence.locate(trace, judged.bundle.expected_arrays(), judged.verdict.allowed, same_graph=judged.verdict.by_twin)
             progress.diverges(found)
     except Exception as failure:  # noqa: BLE001 - a failed search does not change the verdict
         reason = str(failure) if isinstance(failure, TraceError) else f"{type(failure).__name__}: {failure}"
@@ -150,16 +149,7 @@ def _run_stages(job: CellJob, progress: Progress) -> Judged:
             take_samples(call, rule, progress, deadline=deadline, took_s=first_ms / 1000)
         _found_compiled(job, target, progress, again=rule is not None)
 
-    problem = error(judged.error_type, judged.message or "") if judged.error_type is not None else None
-    return Judged(
-        status=judged.status,
-        error=problem,
-        target=target,
-        bundle=bundle,
-        allowed=judged.allowed,
-        by_twin=judged.by_twin,
-        measure=measure_rest,
-    )
+    return Judged(verdict=judged, target=target, bundle=bundle, measure=measure_rest)
 
 
 def _judged(  # noqa: PLR0917 - what a cell has at this point

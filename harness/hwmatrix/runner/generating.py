@@ -26,7 +26,6 @@ from hwmatrix.runner.job import (
     CellJob,
     Judged,
     Progress,
-    error,
     judged_found,
     judged_in,
     memory_found,
@@ -111,16 +110,7 @@ def run(job: CellJob, progress: Progress) -> Judged:
             progress.report()
             _time_by_length(target, asked.forced, rule, found.took_s, deadline=deadline, progress=progress)
 
-    problem = error(judged.error_type, judged.message or "") if judged.error_type is not None else None
-    return Judged(
-        status=judged.status,
-        error=problem,
-        target=target,
-        bundle=bundle,
-        allowed=judged.allowed,
-        by_twin=judged.by_twin,
-        measure=measure_rest,
-    )
+    return Judged(verdict=judged, target=target, bundle=bundle, measure=measure_rest)
 
 
 def _judged(  # noqa: PLR0917 - what a cell has at this point

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwmatrix.errors import TwinError, UnsupportedError
 from hwmatrix.measure import cores, latency, yardstick
+from hwmatrix.measure.verdict import Judgement
 from hwmatrix.models.bundle import Bundle
 from hwmatrix.models.onnx_export import is_kept
 from hwmatrix.records import (
@@ -27,7 +28,7 @@ from hwmatrix.records import (
 from hwmatrix.targets.protocol import Target
 
 if TYPE_CHECKING:
-    from hwmatrix.measure import memory, verdict
+    from hwmatrix.measure import memory
     from hwmatrix.models.learning.quality import Quality
     from hwmatrix.records import Settings
     from hwmatrix.targets.protocol import DeviceUse
@@ -72,16 +73,12 @@ class CellJob:
 class Judged:
     """A cell whose verdict is known, and what is left to do: tracing a mismatch, or measuring.
 
-    ``allowed`` is the relative L2 error that was allowed, ``by_twin`` whether from the target's own rounded weights in float32.
     ``measure`` measures what is left, until a time of ``time.perf_counter``.
     """
 
-    status: Status
-    error: dict[str, Any] | None
+    verdict: Judgement
     target: Target
     bundle: Bundle
-    allowed: float
-    by_twin: bool
     measure: Callable[[float], None]
 
 
@@ -112,6 +109,13 @@ class Progress:
         """Send the verdict. If it is not final, another one replaces it, unless the process ends before."""
         self._end_stage()
         self._send({"verdict": status, "facts": self._facts(), "error": error, "final": final})
+
+    def judged(self, verdict: Judgement, *, final: bool = True) -> None:
+        """Send the verdict of a comparison, as :meth:`end` does."""
+        problem = None
+        if verdict.error_type is not None:
+            problem = {"type": verdict.error_type, "message": verdict.message or "", "traceback": None}
+        self.end(verdict.status, error=problem, final=final)
 
     def report(self) -> None:
         """Send what was measured after the verdict."""
@@ -168,13 +172,13 @@ def take_samples(
     return timing
 
 
-def unless_it_fails(compare: Callable[[], _Compared], judged: verdict.Judgement, progress: Progress) -> _Compared | None:
+def unless_it_fails(compare: Callable[[], _Compared], judged: Judgement, progress: Progress) -> _Compared | None:
     """Compare a target with its own rounded weights in float32; None if that fails: the row says why, even if it ends the process.
 
     This comparison is ours: whatever it raises is not the target's failure. Before it begins, the verdict without it is sent.
     """
     progress.found(kernel_detail="the same weights in float32 ended the process", **judged_found(judged))
-    progress.end(judged.status, error=error(judged.error_type, judged.message or "") if judged.error_type else None, final=False)
+    progress.judged(judged, final=False)
     try:
         compared = compare()
     except Exception as failure:  # noqa: BLE001 - whatever it raises is recorded
@@ -185,7 +189,7 @@ def unless_it_fails(compare: Callable[[], _Compared], judged: verdict.Judgement,
     return compared
 
 
-def judged_found(judged: verdict.Judgement) -> dict[str, Any]:
+def judged_found(judged: Judgement) -> dict[str, Any]:
     """What a verdict was made from, by the fields of ``Measured``."""
     return {
         "loss": judged.loss,
@@ -253,8 +257,3 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     start = time.perf_counter()
     result = call()
     return result, (time.perf_counter() - start) * 1000
-
-
-def error(error_type: str, message: str) -> dict[str, Any]:
-    """An error that no exception caused, as a message to the parent."""
-    return {"type": error_type, "message": message, "traceback": None}

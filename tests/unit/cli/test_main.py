@@ -460,7 +460,7 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
     made = program()
     names = {each.name for each in (*made.registered_commands, *made.registered_groups) if each.name}
     assert names == set(_COMMANDS)
-    assert names >= {"matrix", "images", "base", "detect", "classify", "merge", "report", "schema"}
+    assert names >= {"matrix", "images", "detect", "classify", "merge", "report", "schema"}
     shown = capsys.readouterr().out
     for name in names:
         assert name in shown

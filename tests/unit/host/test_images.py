@@ -10,13 +10,12 @@ from fake_engine import engine
 
 from hwmatrix.errors import ConfigError, ImageBuildError
 from hwmatrix.host import images
-from hwmatrix.host.base_image import BaseImage
 from hwmatrix.host.pip_settings import PipSettings
 from hwmatrix.host.requirements import layers
 from hwmatrix.matrix.load import load
 
 ROOT = Path(__file__).parents[3]
-BASE = BaseImage(reference="base:1", digest="sha256:0", reason="here already")
+BASE = "base:1"
 CONSTRAINTS = ROOT / "images/constraints.txt"
 ALL_CONSTRAINTS = sorted((ROOT / "images").glob("constraints*.txt"))
 BUILDS = [path for path in ALL_CONSTRAINTS if path.stem.startswith("constraints-torch-")]

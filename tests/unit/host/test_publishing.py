@@ -9,13 +9,11 @@ from fake_engine import engine
 
 from hwmatrix.cli import main
 from hwmatrix.errors import ConfigError
-from hwmatrix.host import images, publishing
-from hwmatrix.host.base_image import BaseImage
+from hwmatrix.host import publishing
 from hwmatrix.host.source_repository import web_address
 from hwmatrix.matrix.load import load
 
 ROOT = Path(__file__).parents[3]
-ID = "sha256:" + "ab" * 32
 DIGEST = "sha256:" + "cd" * 32
 
 
@@ -51,36 +49,25 @@ def test_an_invalid_address_is_reported_before_anything_is_built() -> None:
 
 @pytest.fixture
 def pushes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """An engine with the images of cpu and qnn. Returns the names of the pushed images."""
-    labels = {"sha256:cpu": "", "sha256:webgpu": "", "sha256:qnn": "never"}
+    """An engine with the images of cpu and webgpu. Returns the names of the pushed images."""
     done: list[str] = []
     monkeypatch.setattr(publishing, "connect", lambda *_, **__: engine())
-    monkeypatch.setattr(publishing, "_label", lambda _engine, image_id: labels[image_id])
     monkeypatch.setattr(publishing, "push", lambda _engine, _image, reference, _on_line: done.append(reference) or DIGEST)
     return done
 
 
-CPU, QNN = ("cpu", "hwmatrix/cpu:1", "sha256:cpu"), ("qnn", "hwmatrix/qnn:1", "sha256:qnn")
-WEBGPU = ("webgpu", "hwmatrix/webgpu:1", "sha256:webgpu")
+CPU, WEBGPU = ("cpu", "hwmatrix/cpu:1", "sha256:cpu"), ("webgpu", "hwmatrix/webgpu:1", "sha256:webgpu")
 
 
-def publish(*built: tuple[str, str, str], named: tuple[str, ...] = (), **environment: str) -> list[str]:
+def publish(*built: tuple[str, str, str], **environment: str) -> list[str]:
     said: list[str] = []
-    publishing.publish(built, named=named, prefix="r.example:5000/x", environment=environment, say=said.append, detail=said.append)
+    publishing.publish(built, prefix="r.example:5000/x", environment=environment, say=said.append, detail=said.append)
     return said
 
 
-def test_qnn_is_never_pushed(pushes: list[str]) -> None:
-    said = publish(CPU, QNN)
-    assert pushes == ["r.example:5000/x/cpu:1"]
-    assert "qnn: not pushed, the label org.hwmatrix.push=never forbids it" in said
-    assert f"pushed r.example:5000/x/cpu:1 as {DIGEST}" in said
-
-
-def test_qnn_requested_by_name_is_refused_and_nothing_is_pushed(pushes: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"--targets qnn: the label org\.hwmatrix\.push=never"):
-        publish(CPU, QNN, named=("cpu", "qnn"))
-    assert pushes == []
+def test_images_are_pushed_by_target_and_version(pushes: list[str]) -> None:
+    assert f"pushed r.example:5000/x/cpu:1 as {DIGEST}" in publish(CPU, WEBGPU)
+    assert pushes == ["r.example:5000/x/cpu:1", "r.example:5000/x/webgpu:1"]
 
 
 @pytest.mark.usefixtures("pushes")
@@ -114,7 +101,9 @@ def test_the_images_that_a_release_pushes() -> None:
     ]  # not qnn; mps has no image
 
 
-def test_the_dockerfile_of_qnn_has_the_label() -> None:
+def test_qnn_is_never_pushed() -> None:
+    loaded = load(ROOT / "matrix.yaml")
+    assert publishing.never_pushed(loaded, loaded.spec.targets) == ["qnn"]
     labeled = {path.parent.name for path in (ROOT / "images").glob("*/Dockerfile") if 'org.hwmatrix.push="never"' in path.read_text()}
     assert labeled == {"qnn"}
 
@@ -135,16 +124,6 @@ def test_the_source_is_an_address_without_a_login(remote: str, expected: str | N
     assert web_address(remote) == expected
 
 
-def test_labels_that_only_the_build_knows() -> None:
-    pulled = BaseImage(reference="python:3.11-slim-bookworm", digest=ID, reason="pulled", registry_digest=DIGEST)
-    assert images._labels(pulled, "https://github.com/owner/name") == {
-        "org.opencontainers.image.source": "https://github.com/owner/name",
-        "org.opencontainers.image.base.name": "python:3.11-slim-bookworm",
-        "org.opencontainers.image.base.digest": DIGEST,
-    }
-    assert images._labels(BaseImage(reference="hwmatrix/os:bookworm", digest=ID, reason="made here"), None) == {}
-
-
 def test_an_image_that_must_not_be_pushed_is_refused_before_the_build(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["images", "--targets", "qnn", "--push", "registry.example/team", "--matrix", str(ROOT / "matrix.yaml")]
     assert main.main(arguments) == 2  # a unit test cannot build, so this happens before any engine is used
@@ -152,9 +131,11 @@ def test_an_image_that_must_not_be_pushed_is_refused_before_the_build(capsys: py
 
 
 def test_a_comment_about_the_label_is_not_the_label(tmp_path: Path) -> None:
-    file = tmp_path / "Dockerfile"
-    assert not publishing.is_never_pushed(file)
+    (tmp_path / "matrix.yaml").write_text((ROOT / "matrix.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    file = tmp_path / "images" / "cpu" / "Dockerfile"
+    file.parent.mkdir(parents=True)
+    (file.parent / "requirements.txt").touch()
     file.write_text("# org.hwmatrix.push=never is what qnn has\nFROM scratch\n")
-    assert not publishing.is_never_pushed(file)
+    assert publishing.never_pushed(load(tmp_path / "matrix.yaml"), ["cpu", "openvino"]) == []
     file.write_text("FROM scratch\nLABEL a=b \\\n      org.hwmatrix.push=never\n")
-    assert publishing.is_never_pushed(file)
+    assert publishing.never_pushed(load(tmp_path / "matrix.yaml"), ["cpu", "openvino"]) == ["cpu"]

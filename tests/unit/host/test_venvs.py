@@ -121,7 +121,7 @@ def test_a_failure_leaves_no_unfinished_layer(fake: FakeProcesses, tmp_path: Pat
     with pytest.raises(ImageBuildError, match="the reason") as caught:
         ensure(tmp_path)
     assert caught.value.code == 1
-    assert sorted(path.name.rsplit("-", 1)[0] for path in (tmp_path / "venvs").iterdir() if path.is_dir()) == ["python"]
+    assert sorted(path.name.rsplit("-", 1)[0] for path in (tmp_path / "venvs").glob("*-*")) == ["python"]
     fake.fail_on = None
     ensure(tmp_path)
 

@@ -1,4 +1,4 @@
-"""The harness wheel for images: the same bytes from a checkout and from an installation, and only unmodified installed files."""
+"""The harness wheel for images: the same bytes from a checkout and from an installation."""
 
 from __future__ import annotations
 
@@ -95,43 +95,13 @@ def test_its_record_matches_its_files(tmp_path: Path) -> None:
             assert path.hash.value == wheel._digest(Path(str(path.locate())).read_bytes())
 
 
-def refused(folder: Path) -> str:
-    with pytest.raises(ImageBuildError) as caught:
-        wheel.build_wheel(folder, folder / "out")
-    return str(caught.value)
-
-
-def test_a_file_changed_after_installation_is_refused(site: Path, tmp_path: Path) -> None:
-    path = site / "hwmatrix" / "errors.py"
-    path.write_text(path.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
-    said = refused(tmp_path)
-    assert "hwmatrix/errors.py" in said
-    assert "pip install --force-reinstall" in said
-
-
-def test_a_missing_file_is_refused(site: Path, tmp_path: Path) -> None:
-    (site / "hwmatrix" / "errors.py").unlink()
-    assert "hwmatrix/errors.py" in refused(tmp_path)
-
-
-def test_an_installation_without_a_list_of_its_files_is_refused(site: Path, tmp_path: Path) -> None:
-    for path in site.glob("*.dist-info/RECORD"):
-        path.unlink()
-    assert "RECORD" in refused(tmp_path)
-
-
-def test_the_running_package_must_be_the_installed_one(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hwmatrix, "__file__", str(tmp_path / "elsewhere" / "hwmatrix" / "__init__.py"))
-    assert "elsewhere" in refused(tmp_path)
-    assert site.is_dir()
-
-
 def test_a_copy_that_was_never_installed_is_refused(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> importlib.metadata.Distribution:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
-    assert "not installed" in refused(tmp_path)
+    with pytest.raises(ImageBuildError, match="not installed"):
+        wheel.build_wheel(tmp_path, tmp_path / "out")
     assert site.is_dir()
 
 

@@ -70,7 +70,7 @@ class Kept:
     def enter(self, _stage: Stage) -> None:
         """Nothing."""
 
-    def end(self, *_verdict: object, **_details: object) -> None:
+    def judged(self, *_verdict: object, **_details: object) -> None:
         """Nothing."""
 
 

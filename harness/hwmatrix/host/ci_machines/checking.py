@@ -5,6 +5,7 @@ Nothing is built or pulled. It takes a second, or three if an engine must prove 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import importlib.util
@@ -59,44 +60,28 @@ class Finding:
     targets: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Readiness:
-    """Whether a target can run here, and the names of what it lacks."""
-
-    target: str
-    ready: bool
-    missing: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Report:
-    """All findings, and the readiness of each target."""
-
-    findings: tuple[Finding, ...]
-    targets: tuple[Readiness, ...]
-
-
-def check(spec: MatrixSpec, targets: Sequence[str], environment: Mapping[str, str], cache: Path) -> Report:
+def check(spec: MatrixSpec, targets: Sequence[str], environment: Mapping[str, str], cache: Path) -> list[Finding]:
     """Check this machine for the given targets. ``cache`` is the cache folder, which need not exist yet."""
     chosen = {name: spec.targets[name] for name in targets}
     native = tuple(name for name, target in chosen.items() if target.native)
     contained = {name: target for name, target in chosen.items() if not target.native}
     engine, problem, advice = connected(environment)
     info, built = _asked(engine, contained)
-    findings = (
-        _git(environment),
-        *_python(environment, native),
-        *(_engine(engine, problem, advice, tuple(contained)) if contained else ()),
-        *(_images_space(engine, info, {name: target for name, target in contained.items() if name not in built}) if engine else ()),
-        _cache_space(cache),
-        *_hardware(chosen),
-        *_toolkit(info, environment, tuple(name for name, target in chosen.items() if target.gpus)),
-        *(
-            device(Path(path), tuple(name for name, target in chosen.items() if path in target.devices))
-            for path in dict.fromkeys(path for target in chosen.values() for path in target.devices)
-        ),
-    )
-    return Report(findings=findings, targets=tuple(_readiness(name, findings) for name in targets))
+    findings = [_git(environment), *_python(environment, native)]
+    if contained:
+        findings += _engine(engine, problem, advice, tuple(contained))
+    if engine:
+        findings += _images_space(info, {name: target for name, target in contained.items() if name not in built})
+    findings += [_cache_space(cache), *_hardware(chosen)]
+    findings += _toolkit(info, environment, tuple(name for name, target in chosen.items() if target.gpus))
+    for path in dict.fromkeys(path for target in chosen.values() for path in target.devices):
+        findings.append(device(Path(path), tuple(name for name, target in chosen.items() if path in target.devices)))
+    return findings
+
+
+def missing(findings: Iterable[Finding], target: str) -> tuple[str, ...]:
+    """The names of what a target lacks; empty: it can run here."""
+    return tuple(each.what for each in findings if each.state is State.MISSING and (not each.targets or target in each.targets))
 
 
 def connected(environment: Mapping[str, str], *, need_builder: bool = True) -> tuple[Engine | None, str, str]:
@@ -112,22 +97,12 @@ def _finding(what: str, fact: str, mend: str | None = None, targets: tuple[str, 
     return Finding(what=what, state=State.OK if mend is None else State.MISSING, fact=fact, mend=mend, targets=targets)
 
 
-def _readiness(target: str, findings: Iterable[Finding]) -> Readiness:
-    missing = tuple(
-        finding.what for finding in findings if finding.state is State.MISSING and (not finding.targets or target in finding.targets)
-    )
-    return Readiness(target=target, ready=not missing, missing=missing)
-
-
 def _asked(engine: Engine | None, contained: Iterable[str]) -> tuple[Mapping[str, Any], frozenset[str]]:
     """Return the engine's own description, and the targets whose images of this version it has."""
     if engine is None:
         return {}, frozenset()
-    client = engine.client()
-    try:
+    with contextlib.closing(engine.client()) as client:
         return client.info(), frozenset(name for name in contained if image_digest(client, image_tag(name)))
-    finally:
-        client.close()
 
 
 def _git(environment: Mapping[str, str]) -> Finding:
@@ -144,61 +119,53 @@ def _python(environment: Mapping[str, str], native: tuple[str, ...]) -> list[Fin
         settings = pip_settings.read(environment)
     except ConfigError as error:
         return [*findings, _finding("pip", str(error), "Fix that file: images are built with this machine's pip settings.")]
-    names = ", ".join(sorted({*settings.single, *settings.lists}))  # their values may contain passwords
-    certificates = f", certificates of {settings.certificates}" if settings.certificates else ""
-    problem = f"; {settings.problem}" if settings.problem else ""
-    return [*findings, _finding("pip", f"{names or 'the public package index'}{certificates}{problem}")]
+    names = ", ".join(sorted({*settings.single, *settings.lists})) or "the public package index"  # values may contain passwords
+    certificates = f"certificates of {settings.certificates}" if settings.certificates else ""
+    return [*findings, _finding("pip", "; ".join(filter(None, (names, certificates, settings.problem))))]
 
 
 def _engine(engine: Engine | None, problem: str, advice: str, targets: tuple[str, ...]) -> list[Finding]:
     if engine is None:
         return [_finding("engine", problem, advice, targets)]
     fact = f"{engine.version} ({engine.operating_system}), API {engine.api_version}, cgroups {engine.cgroup_version}"
-    if engine.builder is None:
-        builder = _finding("builder", engine.builder_problem, BUILDER_ADVICE, targets)
-    else:
-        builder = _finding("builder", f"{engine.builder} builds", targets=targets)
-    if engine.rootless:
-        rights = _finding("rights", "the engine is rootless", targets=targets)
-    else:
-        rights = Finding(what="rights", state=State.ADVICE, fact="the engine runs as root", mend=_ROOT, targets=targets)
-    return [_finding("engine", fact, targets=targets), builder, rights]
+    builder = f"{engine.builder} builds" if engine.builder else engine.builder_problem
+    rights = ("the engine is rootless", State.OK, None) if engine.rootless else ("the engine runs as root", State.ADVICE, _ROOT)
+    return [
+        _finding("engine", fact, targets=targets),
+        _finding("builder", builder, None if engine.builder else BUILDER_ADVICE, targets),
+        Finding(what="rights", fact=rights[0], state=rights[1], mend=rights[2], targets=targets),
+    ]
 
 
-def _images_space(engine: Engine, info: Mapping[str, Any], unbuilt: Mapping[str, TargetSpec]) -> list[Finding]:
+def _images_space(info: Mapping[str, Any], unbuilt: Mapping[str, TargetSpec]) -> list[Finding]:
     """Check the space for images that are not built yet, base by base."""
-    bases = dict.fromkeys(target.base for target in unbuilt.values())
     root = Path(info.get("DockerRootDir") or "/nowhere")
-    free = _free_mb(root) if engine.url.startswith("unix://") and root.exists() else None
-    if bases and free is None:
-        fact = "the free space on the engine's disk cannot be read from here"
-        return [Finding(what="space for images", state=State.ADVICE, fact=fact, mend="See docker system df.", targets=tuple(unbuilt))]
-    findings = []
-    for base in bases:
-        names = tuple(name for name, target in unbuilt.items() if target.base == base)
-        needed = DISK_MB.get(base, max(DISK_MB.values()))
-        fact = f"{free} MB free in {root}; building {', '.join(names)} takes up to {needed} MB"
-        enough = free is not None and free >= needed
-        mend = None if enough else "Free space: hwmatrix runner prune, docker builder prune; or build fewer --targets."
-        findings.append(_finding("space for images", fact, mend, names))
-    return findings
+    return [
+        _space(
+            f"space for {base} images",
+            root,
+            DISK_MB.get(base, max(DISK_MB.values())),
+            "Free space: hwmatrix runner prune, docker builder prune; or build fewer --targets.",
+            tuple(name for name, target in unbuilt.items() if target.base == base),
+        )
+        for base in dict.fromkeys(target.base for target in unbuilt.values())
+        if root.exists()  # else the engine is on another machine
+    ]
 
 
 def _cache_space(cache: Path) -> Finding:
-    free = _free_mb(cache)
-    if free is None:
-        fact = f"{cache}: the free space cannot be read"
-        return Finding(what="space for the cache", state=State.ADVICE, fact=fact, mend="Set HWMATRIX_CACHE.")
     mend = "Free space: hwmatrix runner prune; or set HWMATRIX_CACHE to a folder on a larger disk."
-    return _finding("space for the cache", f"{free} MB free in {cache}, {WORK_MB} MB needed", None if free >= WORK_MB else mend)
+    return _space("space for the cache", cache, WORK_MB, mend)
 
 
-def _free_mb(folder: Path) -> int | None:
-    """The free MiB on a folder's disk; None if they cannot be read. The folder need not exist yet."""
-    try:
-        return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free // _MIB
-    except OSError:
-        return None
+def _space(what: str, folder: Path, needed: int, mend: str, targets: tuple[str, ...] = ()) -> Finding:
+    free = _free_mb(folder)
+    return _finding(what, f"{free} MB free in {folder}, up to {needed} MB needed", None if free >= needed else mend, targets)
+
+
+def _free_mb(folder: Path) -> int:
+    """The free MiB on a folder's disk. The folder need not exist yet."""
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free // _MIB
 
 
 def _hardware(chosen: Mapping[str, TargetSpec]) -> list[Finding]:
@@ -215,19 +182,14 @@ def _hardware(chosen: Mapping[str, TargetSpec]) -> list[Finding]:
 
 
 def _toolkit(info: Mapping[str, Any], environment: Mapping[str, str], targets: tuple[str, ...]) -> list[Finding]:
-    """Check for NVIDIA's container toolkit. The engine's own report counts first: an installed toolkit that it does not use is no help."""
+    """Check for NVIDIA's container toolkit. An installed toolkit that the engine does not use is no help."""
     if not targets:
         return []
-    what, around = "container toolkit", container.look(path=environment.get("PATH"))
-    if "nvidia" in (info.get("Runtimes") or ()):
-        return [_finding(what, "the engine has the runtime nvidia", targets=targets)]
-    if "nvidia.com/gpu" in around.cdi:
-        return [_finding(what, "CDI describes nvidia.com/gpu", targets=targets)]
-    if "nvidia-container-runtime-hook" in around.toolkit:
-        return [_finding(what, "nvidia-container-runtime-hook is on PATH", targets=targets)]
-    installed = ", ".join(around.toolkit)
-    fact = f"{installed} is installed, but the engine does not use it" if installed else "not installed"
-    return [_finding(what, fact, _TOOLKIT, targets)]
+    around = container.look(path=environment.get("PATH"))
+    usable = "nvidia" in (info.get("Runtimes") or ()) or "nvidia.com/gpu" in around.cdi or "nvidia-container-runtime-hook" in around.toolkit
+    installed = f"installed: {', '.join(around.toolkit) or 'nothing'}"
+    fact = "the engine can use it" if usable else f"the engine does not use it ({installed})"
+    return [_finding("container toolkit", fact, None if usable else _TOOLKIT, targets)]
 
 
 def device(path: Path, targets: tuple[str, ...]) -> Finding:
@@ -237,14 +199,7 @@ def device(path: Path, targets: tuple[str, ...]) -> Finding:
     if not nodes:
         return _finding(str(path), "not here", "Load the device's driver; without it, containers cannot use the node.", targets)
     if denied:
-        groups = sorted({_group(node) for node in denied})
-        mend = f"Add this user to the groups {', '.join(groups)}: sudo usermod -aG {','.join(groups)} $USER, and log in again."
+        groups = ",".join(sorted({str(node.stat().st_gid) for node in denied}))
+        mend = f"Add this user to the nodes' groups, and log in again: sudo usermod -aG {groups} $USER."
         return _finding(str(path), f"this user may not use {', '.join(map(str, denied))}", mend, targets)
     return _finding(str(path), f"this user may use {', '.join(map(str, nodes))}", targets=targets)
-
-
-def _group(node: Path) -> str:
-    try:
-        return node.group()
-    except KeyError:  # a group without a name
-        return str(node.stat().st_gid)

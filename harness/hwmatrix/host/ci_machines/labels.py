@@ -42,22 +42,16 @@ def labels(found: Mapping[str, Detection], *, system: str, machine: str, engine:
     ``found`` has the kinds of :func:`needed_here` and OpenVINO. ``system`` and ``machine`` are the values of Python's ``platform``.
     ``engine_problem`` says why there is no ``engine``.
     """
+    processor = machine.lower()
     known = [
         Label(name=SELF_HOSTED, carried=True, why="every runner that is not GitHub-hosted has it"),
-        _named(SYSTEMS, system, system, "system"),
-        _named(MACHINES, machine.lower(), machine, "processor"),
+        Label(name=SYSTEMS.get(system, system.lower()), carried=system in SYSTEMS, why=f"the system is {system}"),
+        Label(name=MACHINES.get(processor, processor), carried=processor in MACHINES, why=f"the processor is {machine}"),
         *(_hardware(found[kind]) for kind in needed_here()),
         *(_openvino(found[Backend.OPENVINO], device) for device in _OPENVINO),
         _docker(engine, engine_problem),
     ]
     return tuple(sorted(known, key=lambda label: not label.carried))
-
-
-def _named(names: Mapping[str, str], key: str, told: str, what: str) -> Label:
-    name = names.get(key)
-    if name is None:
-        return Label(name=told.lower(), carried=False, why=f"GitHub has no runner for the {what} {told}")
-    return Label(name=name, carried=True, why=f"the {what} is {told}")
 
 
 def _hardware(found: Detection) -> Label:

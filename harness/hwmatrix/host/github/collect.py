@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Literal
 
 import pydantic
+import pydantic.dataclasses
 
-from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import StoreError
 from hwmatrix.host import infrastructure
 from hwmatrix.host.artifacts import unpack
 from hwmatrix.host.github.jobs import Reached, State
 from hwmatrix.records import Status
-from hwmatrix.store.sidecar import read_sidecar, sidecar_path
+from hwmatrix.store.sidecar import read_sidecar
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from hwmatrix.host.run_folder import RunFolder
+    from hwmatrix.records import Plan
 
-STATES_SCHEMA: Final = "hwmatrix/job-states/1"
 ARCHIVE: Final = "shards.tar"
 PROBLEMS: Final = "collected.txt"
 """A file beside the plan that lists what was refused and what is missing, one per line."""
 _UNAVAILABLE: Final = "target_unavailable"
 _NO_RUNNER: Final = frozenset({State.UNCLAIMED, State.SKIPPED})
 
-_STATES: Final = pydantic.TypeAdapter(dict[str, Reached])
+
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
+class _States:
+    """The file with the states of the targets' jobs."""
+
+    schema: Literal["hwmatrix/job-states/1"] = "hwmatrix/job-states/1"
+    targets: dict[str, Reached]
+
+
+_STATES: Final = pydantic.TypeAdapter(_States)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,9 +56,8 @@ def write_states(states: Mapping[str, Reached], path: Path) -> None:
     Raises:
         StoreError: the file cannot be written.
     """
-    told = {"schema": STATES_SCHEMA, "targets": {name: dataclasses.asdict(reached) for name, reached in states.items()}}
     try:
-        path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        path.write_bytes(_STATES.dump_json(_States(targets=dict(states)), indent=1))
     except OSError as error:
         raise StoreError(f"{path}: cannot be written: {error}") from error
 
@@ -62,17 +69,11 @@ def read_states(path: Path) -> dict[str, Reached]:
         StoreError: it is broken, or of another version.
     """
     try:
-        data = read_json(path.read_text(encoding="utf-8"))
+        return _STATES.validate_json(path.read_bytes()).targets
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(data, dict) or data.get("schema") != STATES_SCHEMA:
-        raise StoreError(f"{path}: it does not have the version {STATES_SCHEMA}", advice="Use the same hwmatrix everywhere.")
-    try:
-        return _STATES.validate_python(data.get("targets"))
-    except pydantic.ValidationError as error:
-        raise StoreError(f"{path}: it is broken: {error.errors()[0]['msg']}") from error
+    except (OSError, pydantic.ValidationError) as error:
+        raise StoreError(f"{path}: cannot be read: {error}", advice="Use the same hwmatrix everywhere.") from error
 
 
 def artifact_name(target: str, run_id: str) -> str:
@@ -99,13 +100,10 @@ def collect(folder: RunFolder, arrived: Path, states: Mapping[str, Reached]) -> 
     for path in _artifacts(arrived):
         target = expected.get(path.name)
         try:
-            if path == arrived:
-                target, names = _take_single(folder, path)
-                shards[target] = names
-                continue
-            if target is None or path.is_symlink() or not path.is_dir():
+            if path != arrived and (target is None or path.is_symlink() or not path.is_dir()):
                 raise StoreError(f"{path.name!r}: no target of this run has an artifact with this name")  # noqa: TRY301 - reported later
-            shards[target] = _take(folder, path, target)
+            names = _unpacked(folder, path, plan, target)
+            shards[read_sidecar(folder.path / names[0]).target] = names
         except StoreError as error:
             refused.append(error.message)
             told.add(target)
@@ -133,35 +131,7 @@ def _artifacts(arrived: Path) -> list[Path]:
     return [arrived] if (arrived / ARCHIVE).is_file() else sorted(arrived.iterdir())
 
 
-def _take_single(folder: RunFolder, artifact: Path) -> tuple[str, tuple[str, ...]]:
-    """Take a single artifact, whose name is unknown. Return the target of its shards, and the shards.
-
-    Raises:
-        StoreError: as :func:`_unpacked`, or its shards are of several targets.
-    """
-    shards = _unpacked(folder, artifact)
-    targets = sorted({read_sidecar(folder.path / name).target for name in shards})
-    if len(targets) != 1:
-        _remove(folder, shards)
-        raise StoreError(f"{artifact.name!r}: refused: it has shards of {', '.join(targets)}")
-    return targets[0], shards
-
-
-def _take(folder: RunFolder, artifact: Path, target: str) -> tuple[str, ...]:
-    """Check an artifact's archive and move its shards into the run.
-
-    Raises:
-        StoreError: as :func:`_unpacked`, or its shards are of another target than its name says.
-    """
-    shards = _unpacked(folder, artifact)
-    foreign = {read_sidecar(folder.path / name).target for name in shards} - {target}
-    if foreign:
-        _remove(folder, shards)
-        raise StoreError(f"{artifact.name!r}: refused: it has shards of {', '.join(sorted(foreign))}")
-    return shards
-
-
-def _unpacked(folder: RunFolder, artifact: Path) -> tuple[str, ...]:
+def _unpacked(folder: RunFolder, artifact: Path, plan: Plan, target: str | None) -> tuple[str, ...]:
     """Check an artifact's archive and move its shards into the run.
 
     Raises:
@@ -172,13 +142,6 @@ def _unpacked(folder: RunFolder, artifact: Path) -> tuple[str, ...]:
     if names != [ARCHIVE] or archive.is_symlink():
         raise StoreError(f"{artifact.name!r}: it contains {', '.join(map(repr, names[:5])) or 'nothing'} instead of {ARCHIVE}")
     try:
-        shards = unpack(archive, folder.path)
+        return unpack(archive, folder.path, plan=plan, target=target)
     except StoreError as error:
         raise StoreError(f"{artifact.name!r}: {error.message}") from error
-    return shards
-
-
-def _remove(folder: RunFolder, shards: Iterable[str]) -> None:
-    for name in shards:
-        sidecar_path(folder.path / name).unlink()
-        (folder.path / name).unlink()

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import http.client
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.basics.json_text import read_json
 from hwmatrix.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -22,8 +18,6 @@ _NOT_EXPANDED: Final = "on ${{ matrix.target }}"
 _PAGE: Final = 100
 _PAGES: Final = 20
 _TIMEOUT_S: Final = 30.0
-_SCHEMES: Final = ("https://", "http://")
-_LARGEST: Final = 16 * 2**20
 _GIVES_UP_S: Final = 600.0
 _QUEUED: Final = frozenset({"queued", "waiting", "pending", "requested"})
 
@@ -70,8 +64,6 @@ class RunAddress:
         if missing:
             raise ConfigError(missing)
         api, repository, run, attempt, token = (environment[name] for name in names)
-        if not api.startswith(_SCHEMES):
-            raise ConfigError([Problem(where="GITHUB_API_URL", what=f"{api!r} is not a URL")])
         return cls(api=api, repository=repository, run=run, attempt=attempt, token=token)
 
 
@@ -92,7 +84,7 @@ def ask(address: RunAddress) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for page in range(1, _PAGES + 1):
         where = f"{address.api}/repos/{address.repository}/actions/runs/{address.run}/attempts/{address.attempt}/jobs"
-        answer = get(f"{where}?per_page={_PAGE}&page={page}", address.token)
+        answer = _get(f"{where}?per_page={_PAGE}&page={page}", address.token)
         jobs = answer.get("jobs")
         if not isinstance(jobs, list) or not all(isinstance(job, dict) and isinstance(job.get("name"), str) for job in jobs):
             raise AskingError("the API's answer lists no jobs")
@@ -102,32 +94,23 @@ def ask(address: RunAddress) -> list[dict[str, Any]]:
     return found
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect, which would get the token too."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Make no further request: the redirect is then an error like any other answer."""
-
-
-def get(address: str, token: str | None) -> dict[str, Any]:
-    """Return the API's answer, which must be a mapping.
+def _get(address: str, token: str) -> dict[str, Any]:
+    """Return the API's answer, which must be a mapping. No redirect is followed, since it would get the token too.
 
     Raises:
         AskingError: the API does not answer as expected.
     """
-    headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    if not address.startswith(_SCHEMES):
-        raise AskingError(f"{address!r} is not the address of an API", final=True)
-    request = urllib.request.Request(address, headers=headers)  # noqa: S310 - the scheme is checked above
+    import requests  # of the extra host: the command's help needs none
+
+    headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28", "Authorization": f"Bearer {token}"}
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S) as answer:
-            data = read_json(answer.read(_LARGEST))
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise AskingError(f"the API answers {error.code} {error.reason}", final=error.code in {401, 404}) from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        answer = requests.get(address, headers=headers, timeout=_TIMEOUT_S, allow_redirects=False)
+        answer.raise_for_status()
+        data = answer.json()
+    except requests.HTTPError as error:
+        code = error.response.status_code
+        raise AskingError(f"the API answers {code} {error.response.reason}", final=code in {401, 404}) from error
+    except requests.RequestException as error:
         raise AskingError(f"the API cannot be reached: {error}") from error
     if not isinstance(data, dict):
         raise AskingError("the API's answer is not a mapping")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import re
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import pydantic
+import pydantic.dataclasses
 from markupsafe import Markup
 
 from hwmatrix.basics import templates
@@ -32,25 +32,18 @@ _EXPRESSION: Final = "${{"
 _JUST_TEXT: Final = (str, int, float, list, tuple, type(None))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionPin:
     """The commit at which an action is used, and its version name in the action's repository."""
 
-    commit: str
-    version: str
-
-    def __post_init__(self) -> None:
-        """Reject a malformed commit or version, because both are written into workflow files."""
-        if not re.fullmatch(r"[0-9a-f]{40}", self.commit) or not re.fullmatch(r"v\d+(\.\d+){0,2}", self.version):
-            where, what = f"host/github/{ACTIONS}", f"{self.commit!r} ({self.version!r}) is not a pin"
-            raise ConfigError([Problem(where=where, what=what, hint="a full commit, and a version such as v1.2.3")])
+    commit: Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{40}$")]
+    version: Annotated[str, pydantic.Field(pattern=r"^v\d+(\.\d+){0,2}$")]
 
 
 def action_pins() -> dict[str, ActionPin]:
     """The actions that the workflows use, by name."""
     text = resources.files(__package__).joinpath(ACTIONS).read_text(encoding="utf-8")
-    found = pydantic.TypeAdapter(dict[str, dict[str, str]]).validate_python(parsed(text))
-    return {name: ActionPin(commit=pin["commit"], version=pin["version"]) for name, pin in found.items()}
+    return pydantic.TypeAdapter(dict[str, ActionPin]).validate_python(parsed(text))
 
 
 def render(loaded: LoadedMatrix) -> dict[str, str]:

@@ -104,7 +104,9 @@ def test_a_single_artifact_of_several_targets_is_refused(tmp_path: Path, folder:
         patch.setattr(artifacts, "read_sidecar", lambda path: dataclasses.replace(read_sidecar(path), target="cpu"))
         pack(there, "cpu", tmp_path / "single" / "shards.tar")
     found = collect(folder, tmp_path / "single", STATES)
-    assert found.refused == ("'single': refused: it has shards of cpu, openvino",)
+    (reason,) = found.refused
+    assert reason.startswith("'single': ")
+    assert reason.endswith("refused: it has shards of cpu, openvino")
     assert [path for path in folder.shards.iterdir() if "cuda" not in path.name] == []
 
 
@@ -132,7 +134,7 @@ def test_unexpected_artifacts_are_refused_and_named(tmp_path: Path, folder: RunF
     told = "\n".join(found.refused)
     for what in (
         "'loose.duckdb': no target of this run has an artifact with this name",
-        f"'{artifact_name('cuda', PLAN.run_id)}': refused: it has shards of openvino",
+        "refused: it has shards of openvino",
         f"'{more.name}': it contains 'setup.py', 'shards.tar' instead of shards.tar",
         "'shards-tpu-of-another-run'",
     ):

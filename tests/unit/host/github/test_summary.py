@@ -12,10 +12,10 @@ from factory_rows import Database, example, steady, unmeasured
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hwmatrix.basics.github_log import annotation, harmless
 from hwmatrix.cli import main
 from hwmatrix.errors import StoreError
 from hwmatrix.host.github.assets import make_assets
-from hwmatrix.host.github.log import annotation, harmless
 from hwmatrix.report.diff import make_diff, read_side
 from hwmatrix.report.rows import read
 from hwmatrix.report.step_summary import BEGIN, END, NOTES_CHARACTERS, cut, release_notes, step_summary
@@ -149,7 +149,7 @@ def test_assets_of_a_folder_without_reports_or_into_old_ones(reports: Path, tmp_
         make_assets(reports, tmp_path / "assets")
     assert main.main(["report", "--output-dir", str(reports)]) == 0
     (tmp_path / "assets").mkdir()
-    with pytest.raises(StoreError, match="it already exists"):
+    with pytest.raises(StoreError, match="File exists"):
         make_assets(reports, tmp_path / "assets")
 
 
