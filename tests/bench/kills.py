@@ -32,6 +32,8 @@ from pathlib import Path
 import duckdb
 import psutil
 
+from hwmatrix.basics.cache_folder import needed_cache_folder
+
 ROOT = Path(__file__).resolve().parents[2]
 SETTLED = "SELECT cell_key, cells.started_at FROM cells JOIN shards USING (shard_id) WHERE role = 'model' AND status <> 'infra_error'"
 TOLD = re.compile(rb"^  \[\d+/\d+\] (?!infra_error)\S+ +(\S+/\S+)$", re.MULTILINE)
@@ -107,9 +109,8 @@ class Runs:
 
     def left(self) -> int:
         """How many processes, containers and folders of workers there are."""
-        marks = [path.read_text().partition(":")[0] for path in Path(tempfile.gettempdir()).glob("hwmatrix-cluster-*/owner.pid")]
-        owners = [mark for mark in marks if int(mark) in self.pids]
-        return len(self.processes()) + len(self.containers()) + len(owners)
+        cache = needed_cache_folder(os.environ)
+        return len(self.processes()) + len(self.containers()) + len(list(cache.glob("cluster/*/worker-*/")))
 
     def planned(self) -> set[str]:
         """The keys of the cells that were planned."""

@@ -1,14 +1,10 @@
-"""A run on a cluster whose workers are threads of this process and execute nothing: what is delivered, retried and told."""
+"""A run on a cluster whose workers are threads of this process and execute nothing: what is delivered, retried and printed."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
-import os
-import shutil
 import socket
-import tarfile
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -21,7 +17,7 @@ from distributed import Client, LocalCluster, get_worker
 from fake_executor import FakeExecutor
 from rich.console import Console
 
-from hwmatrix.app import cluster, cluster_member, cluster_snapshots
+from hwmatrix.app import cluster, cluster_member
 from hwmatrix.app import execution as executing
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import workshop_of
@@ -35,10 +31,9 @@ from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
 from hwmatrix.store.merge import merge
-from hwmatrix.store.shard import finished_cells
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hwmatrix.host.executors import Ended, Job
     from hwmatrix.records import Plan
@@ -46,6 +41,17 @@ if TYPE_CHECKING:
 
 MODELS = ("m0", "m1", "m2", "m3")
 TARGETS = ("cpu", "openvino")
+
+
+class Watched(PlainView):
+    """A view that calls a function after each finished cell."""
+
+    on_cell: Callable[[], object]
+
+    def event(self, target: str, event: dict[str, Any]) -> None:
+        super().event(target, event)
+        if event["event"] == "cell":
+            self.on_cell()
 
 
 @dataclasses.dataclass
@@ -62,10 +68,15 @@ class Lab:
     def plan(self, **changes: Any) -> Plan:
         return make.plan(models=MODELS, targets=TARGETS, matrix_sha256=self.loaded.sha256, timing=False, **changes)
 
-    def run(self, folder: RunFolder, **options: Any) -> None:
-        view = PlainView(Console(file=self.printed, width=300), verbose=False)
+    def run(self, folder: RunFolder, on_cell: Callable[[], object] = lambda: None, **options: Any) -> None:
+        view = Watched(Console(file=self.printed, width=300), verbose=False)
+        view.on_cell = on_cell
         workshop = workshop_of(self.loaded, read_environment(), None, view)
         cluster.run_on(self.client, self.loaded, folder, folder.plan(), output=self.output, workshop=workshop, view=view, **options)
+
+    def left_behind(self) -> list[Path]:
+        """The folders of projects and parts that the members still have."""
+        return [path for path in (self.output.parent / "cluster").glob("*/worker-*/*") if path.is_dir() and path.name != "storage"]
 
     def statuses(self, folder: RunFolder) -> dict[str, str]:
         database = self.output / "check.duckdb"
@@ -77,7 +88,6 @@ class Lab:
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(cluster, "_LOOK_S", 0.05)
     monkeypatch.setattr(parts, "PART_S", 1.0)  # two models each
     resources = {"hwmatrix-turn": 1, "hwmatrix-memory-mb": 8192, f"hwmatrix-code-{offers.code_digest()}": 1}
     resources |= {f"hwmatrix-target-{target}": 1 for target in TARGETS}
@@ -90,6 +100,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
             protocol="tcp://",
             dashboard_address="127.0.0.1:0",
             resources=resources,
+            local_directory=str(tmp_path / "cluster"),
         ) as members,
         Client(members, set_as_default=False) as client,
     ):
@@ -105,7 +116,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 
         def unpack(archive: Path, folder: RunFolder, plan: Plan, cache: Path, *, failures: bool) -> frozenset[Any]:
             assert failures
-            assert archive.is_relative_to(cache.parent)
+            assert cache == tmp_path / "cache" / "bundles"
             assert folder.path.is_dir()
             assert archive.read_bytes().decode().split() == [model.name for model in plan.models]
             return frozenset(model.key for model in plan.models)
@@ -118,9 +129,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 
 
 def test_every_cell_is_run_once_and_every_bundle_is_made_once(lab: Lab) -> None:
-    forgotten = lab.output.parent / "cache" / "cluster" / "runs" / "20260101T000000Z-0ld000"
-    forgotten.mkdir(parents=True)
-    os.utime(forgotten, (0, 0))
     folder = RunFolder.create(lab.output, lab.plan())
     lab.run(folder)
     keys = [cell.key for cell in lab.plan().cells]
@@ -130,7 +138,7 @@ def test_every_cell_is_run_once_and_every_bundle_is_made_once(lab: Lab) -> None:
     printed = lab.printed.getvalue()
     assert "cpu: done" in printed
     assert "[4/4]" in printed
-    assert not list((lab.output.parent / "cache" / "cluster" / "runs").iterdir())  # the members kept nothing
+    assert lab.left_behind() == []
 
 
 def test_a_member_keeps_its_cache_below_the_limit(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +250,7 @@ def test_parts_that_only_a_dead_machine_may_run_go_to_any_other(lab: Lab, monkey
         return real(whole, *arguments, **options)
 
     monkeypatch.setattr(cluster_member, "run_part", run_part)
+    lab.client.cluster.scheduler.no_workers_timeout = 0.2
     folder = RunFolder.create(lab.output, lab.plan())
     lab.run(folder)
     assert len(dead) == 1
@@ -260,8 +269,8 @@ def test_a_failure_that_no_other_machine_can_mend_ends_the_part(lab: Lab, monkey
     assert lab.executor.ran == []
 
 
-def test_without_a_worker_that_can_run_a_target_its_cells_are_given_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_GIVE_UP_S", 0.2)
+def test_without_a_worker_that_can_run_a_target_its_cells_are_given_up(lab: Lab) -> None:
+    lab.client.cluster.scheduler.no_workers_timeout = 0.2
     plan = make.plan(models=("m0",), targets=("cpu", "onnxruntime"), matrix_sha256=lab.loaded.sha256, timing=False)
     folder = RunFolder.create(lab.output, plan)
     with pytest.raises(EngineError, match="no worker that can run onnxruntime is left in the cluster"):
@@ -269,100 +278,85 @@ def test_without_a_worker_that_can_run_a_target_its_cells_are_given_up(lab: Lab,
     assert lab.statuses(folder) == {"m0/tiny/cpu": "pass", "m0/tiny/onnxruntime": "infra_error"}
 
 
-def test_finished_cells_that_an_earlier_client_never_got_are_taken_over(lab: Lab) -> None:
-    plan = lab.plan()
-    folder = RunFolder.create(lab.output, plan)
-    left = RunFolder.create(lab.output.parent / "cache" / "cluster" / "runs" / plan.run_id / "cpu 1 of 6", plan)
-    make.write_shard(left.shards, plan, results=[make.result(cell) for cell in plan.cells if cell.target == "cpu"])
-    lab.run(folder)
-    assert sorted(lab.executor.ran) == sorted(cell.key for cell in plan.cells if cell.target == "openvino")
-    assert set(lab.statuses(folder).values()) == {"pass"}
+class Deadly(FakeExecutor):
+    """Ends the worker of each part of some models, after the first cell of the part."""
 
+    def __init__(self, lab: Lab, models: set[str], times: int) -> None:
+        super().__init__()
+        self.lab = lab
+        self.models = models
+        self.times = times
 
-def finished_in(archive: Path) -> set[str]:
-    """The cells with a verdict in an archive of shards."""
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
-        return finished_cells(list(Path(folder).glob("shards/*.duckdb")))
-
-
-def test_a_machine_that_is_lost_costs_only_its_unfinished_cells(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine is gone with its disk in the middle of a part. Its finished cell counts, since the client has a snapshot of it."""
-    monkeypatch.setattr(cluster_snapshots, "COLLECT_S", 0.05)
-    plan = make.plan(models=MODELS, targets=("cpu",), matrix_sha256=lab.loaded.sha256, timing=False)
-    folder = RunFolder.create(lab.output, plan)
-    lost = threading.Lock()
-
-    class Lost(FakeExecutor):
-        def run(self, job: Any, on_line: Any) -> Any:
-            if not lost.acquire(blocking=False):
-                return super().run(job, on_line)
-            ended = FakeExecutor(dies_after={job.target: 1}, ran=self.ran).run(job, on_line)
-            until = time.monotonic() + 60
-            part = job.out.parents[2]
-            while not [key for file in (folder.path / "snapshots").glob(f"{part.name} *.tar") for key in finished_in(file)]:
-                assert time.monotonic() < until
-                time.sleep(0.05)
-            while part.exists():  # while the member makes a snapshot in it
-                assert time.monotonic() < until
-                shutil.rmtree(part, ignore_errors=True)
-            running = (worker for worker in lab.client.cluster.workers.values() if worker.state.executing)
-            (worker,) = (each for each in running if any(part.name.replace(" ", "-") in task.key for task in each.state.executing))
+    def run(self, job: Job, on_line: Any) -> Ended:
+        ended = super().run(job, on_line)
+        if self.times and self.models & {key.partition("/")[0] for key in self.ran[-2:]}:
+            self.times -= 1
+            workers = [worker for worker in self.lab.client.cluster.workers.values() if worker.state.executing]
+            (worker,) = (each for each in workers if job.out.is_relative_to(each.local_directory))
             worker.loop.add_callback(worker.close, executor_wait=False, nanny=False)
             assert self.stopped.wait(20)
-            return ended
+            self.stopped.clear()
+        return ended
 
-    lab.executor = Lost()
-    lab.client.cluster.scheduler.allowed_failures = 0  # as hwmatrix cluster scheduler does
+
+def test_a_machine_that_is_lost_costs_only_its_unfinished_parts(lab: Lab) -> None:
+    """A machine is gone with its disk in the middle of a part. What it had finished before counts."""
+    plan = make.plan(models=MODELS, targets=("cpu",), matrix_sha256=lab.loaded.sha256, timing=False)
+    folder = RunFolder.create(lab.output, plan)
+    lab.executor = Deadly(lab, {"m3"}, times=1)
     lab.run(folder)
     keys = [cell.key for cell in plan.cells]
     assert lab.statuses(folder) == dict.fromkeys(keys, "pass")
-    assert sorted(lab.executor.ran) == sorted(keys)
-    assert "1 of its 2 cells are tried again" in lab.printed.getvalue()
-    assert not (folder.path / "snapshots").exists()
+    assert len(lab.executor.ran) == len(keys) + 2
+    assert lab.printed.getvalue().count(" died\n") == 1
+    assert "tried again" not in lab.printed.getvalue()  # Dask does it
 
 
-def test_an_interrupted_run_keeps_what_was_finished(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_whose_workers_die_is_given_up(lab: Lab) -> None:
+    plan = make.plan(models=MODELS, targets=("cpu",), matrix_sha256=lab.loaded.sha256, timing=False)
+    folder = RunFolder.create(lab.output, plan)
+    lab.executor = Deadly(lab, {"m3"}, times=1)
+    lab.client.cluster.scheduler.allowed_failures = 0
+    with pytest.raises(EngineError, match="it died"):
+        lab.run(folder)
+    assert sorted(lab.statuses(folder).values()) == ["infra_error", "infra_error", "pass", "pass"]
+
+
+def test_an_interrupted_run_keeps_what_was_finished(lab: Lab) -> None:
     """One part is interrupted in the middle. Its finished cell is taken over; the other has no verdict, not even a failure."""
     plan = lab.plan()
     folder = RunFolder.create(lab.output, plan)
-    first = threading.Event()
-
-    def run(self: FakeExecutor, job: Any, on_line: Any) -> Any:
-        self.dies_after = {job.target: 1}
-        ended = FakeExecutor.run(self, job, on_line)
-        assert first.wait(20)
-        self.started.set()
-        assert self.stopped.wait(20)
-        return ended
 
     class Interrupted(FakeExecutor):
-        pass
+        def run(self, job: Job, on_line: Any) -> Ended:
+            if self.ran:
+                self.dies_after = {job.target: 1}
+                ended = super().run(job, on_line)
+                self.started.set()
+                assert self.stopped.wait(20)
+                return ended
+            return super().run(job, on_line)
 
-    Interrupted.run = run  # type: ignore[method-assign]
     lab.executor = Interrupted()
 
-    def report(_self: Any, _title: str, _event: Any) -> None:
-        if not first.is_set():
-            first.set()
+    def interrupt() -> None:
+        if not lab.executor.stopped.is_set():
             assert lab.executor.started.wait(20)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(cluster._ClusterRun, "_report", report)
     with pytest.raises(KeyboardInterrupt):
-        lab.run(folder)
+        lab.run(folder, interrupt)
     found = lab.statuses(folder)
     assert set(found.values()) == {"pass", "not_run"}
     assert sorted(key for key, status in found.items() if status == "pass") == sorted(lab.executor.ran)
-    assert not list((lab.output.parent / "cache" / "cluster" / "runs").iterdir())
+    assert lab.left_behind() == []
 
 
-def test_a_lost_scheduler_ends_the_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster._ClusterRun, "_report", lambda self, *_: self._client.close(1))
+def test_a_lost_scheduler_ends_the_run(lab: Lab) -> None:
     folder = RunFolder.create(lab.output, lab.plan())
     with pytest.raises(EngineError, match=r"the scheduler is gone\nStart it again, then continue with --resume"):
-        lab.run(folder)
-    assert "the members do not know that the run has ended" in lab.printed.getvalue()
+        lab.run(folder, lambda: lab.client.close(1))
+    assert "not every member knows that the run has ended" in lab.printed.getvalue()
 
 
 def test_a_scheduler_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

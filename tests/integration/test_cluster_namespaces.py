@@ -144,7 +144,7 @@ def test_boxes_share_the_work_over_the_network(lab: Lab, tmp_path: Path, engine:
     check_complete(tmp_path / "out")
     assert all(f"{box}: cpu " in command.output for box in BOXES), command.output
     assert containers.remove_leftovers(engine) == ()
-    assert [path for box in BOXES for path in (tmp_path / box / "cluster" / "runs").glob("*")] == []
+    assert [path for box in BOXES for path in (tmp_path / box / "cluster").glob("*/worker-*/part-*")] == []
 
 
 @pytest.mark.long

@@ -1,7 +1,7 @@
-"""A run on a cluster: plans it for what the members offer, splits it into parts, collects their shards, retries what a lost worker had.
+"""A run on a cluster: plans it for what the members offer, splits it into parts, and collects their shards.
 
-The client decides nothing that Dask can decide: which worker gets which part, and where the bundles of a part come from, follows from the
-resources that parts need and from the data that they depend on.
+The client decides nothing that Dask can decide: which worker gets which part, where the bundles of a part come from, and what is made again
+if a worker dies, follows from the resources that parts need and from the data that they depend on.
 """
 
 from __future__ import annotations
@@ -9,37 +9,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import queue
-import secrets
 import tempfile
-import time
 from collections import Counter, defaultdict
 from concurrent.futures import CancelledError
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from distributed import Future, KilledWorker
+from distributed import Future, KilledWorker, as_completed
+from distributed.scheduler import NoValidWorkerError, NoWorkerError
 
 from hwmatrix.app import cluster_member as member
-from hwmatrix.app.cluster_member import Bundles, Failure, Part, Shards
-from hwmatrix.app.cluster_snapshots import Snapshots
+from hwmatrix.app.cluster_member import Failure, Part, PartError, Shards
 from hwmatrix.app.execution import facts_with, finishing, merge_and_report, refuse_gone
-from hwmatrix.errors import ConfigError, EngineError, HwmatrixError, NoTargetAvailableError, Problem, StoreError
+from hwmatrix.errors import ConfigError, EngineError, HwmatrixError, NoTargetAvailableError, Problem
 from hwmatrix.host import artifacts, infrastructure
+from hwmatrix.host.cluster import project
 from hwmatrix.host.cluster.offers import Offer, code_digest, needed
 from hwmatrix.host.cluster.parts import Group, costs, grouped
-from hwmatrix.host.cluster.travelling import Project
 from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.matrix.plan import check_selection, make_plan
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.factory.make import FACTORY
-from hwmatrix.records import CellPlan, Isolation, ModelPlan, Plan, Role, to_json
+from hwmatrix.records import CellPlan, Isolation, Plan, to_json
 from hwmatrix.store.confined import opened
 from hwmatrix.store.reading import DATABASE, query
-from hwmatrix.store.shard import finished_cells
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from distributed import Client
 
@@ -50,13 +47,7 @@ if TYPE_CHECKING:
     from hwmatrix.matrix.plan import Selection
 
 ATTEMPTS: Final = 3
-"""How often a part is tried: after so many lost workers or failures of machines, its cells are recorded as ours."""
-_LOOK_S: Final = 2.0
-"""How often the client looks whether workers came or went, in seconds."""
-_GIVE_UP_S: Final = 60.0
-"""How long a part waits for a worker that can run it, after the last such worker left."""
-_TO_COME: Final = frozenset({"pending", "lost"})
-"""The states of a task whose result may still come: of a lost one, whose worker died, once Dask has had it made again."""
+"""How often a part is tried: after so many failures of machines, its cells are recorded as ours."""
 _MADE: Final = frozenset({HUB, RECIPE, FACTORY})
 _Result = TypeVar("_Result")
 
@@ -159,9 +150,7 @@ def plan_on(
     for address, reason in members.refused.items():
         view.say(f"not used: {address}: {reason}")
     chosen = _isolation(isolation, members, view)
-    project = Project.of(loaded.path)
-    unavailable = _unavailable(client, list(loaded.spec.targets), project, members)
-    plan = make_plan(loaded, selection, facts_with(environment, commit, chosen, unavailable))
+    plan = make_plan(loaded, selection, facts_with(environment, commit, chosen, _unavailable(loaded, members)))
     if all(target.unavailable for target in plan.targets):
         reasons = "\n".join(f"{target.name}: {target.unavailable}" for target in plan.targets)
         raise NoTargetAvailableError(
@@ -182,7 +171,7 @@ def run_on(
     view: View,
     cache_limit_gb: float | None = None,
 ) -> None:
-    """Run what a plan lacks on a cluster, then merge and report. However it ends, finished cells are merged and reported.
+    """Run what a plan lacks on a cluster, then merge and report. However it ends, finished parts are merged and reported.
 
     ``cache_limit_gb`` is the limit of each member's cache of bundles, in GiB; None: members keep everything.
 
@@ -194,49 +183,40 @@ def run_on(
         history = (output / DATABASE,)
         run = _ClusterRun(client, loaded, folder, plan, workshop=workshop, view=view, history=history, cache_limit_gb=cache_limit_gb)
         try:
-            failed = run.work_off()
+            failed = run.execute()
         except OSError as error:  # a connection of Dask; what hwmatrix reads and writes raises its own errors
-            raise EngineError(f"the cluster does not answer: {error}", advice="Continue with --resume: finished cells are kept.") from error
-        finally:
-            run.end()
+            raise EngineError(f"the cluster does not answer: {error}", advice="Continue with --resume: finished parts are kept.") from error
     for failure in failed.values():
         raise failure
 
 
 @dataclasses.dataclass(kw_only=True)
 class _Batch:
-    """A group of models whose bundles are made together, and the bundles to come. ``place`` tells it from the others of its run.
-
-    ``only``: the addresses of the workers that may make them; None: any.
-    """
+    """A group of models whose bundles are made together, and the bundles to come. ``place`` tells it from the others of its run."""
 
     group: Group
     place: str
     priority: int
-    bundles: Future[Bundles]
-    only: frozenset[str] | None
-    attempt: int = 1
+    bundles: Future[bytes]
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Job:
-    """A part that is under way: its cells on one target, and the result to come. ``begun``: a worker has started it.
+    """A part that is under way: its cells on one target. ``attempt`` counts from 1."""
 
-    ``only``: the addresses of the workers that may run it; None: any.
-    """
-
-    part: Part
+    name: str
     target: str
     cells: tuple[CellPlan, ...]
     batch: _Batch
-    future: Future[Shards]
-    only: frozenset[str] | None
-    begun: bool = False
-    stranded_since: float | None = None
+    attempt: int
 
 
 class _ClusterRun:
-    """Executes a run on a cluster, and keeps account of its parts. One thread; Dask's threads only put things into the queue."""
+    """Executes a run on a cluster. A part is one task, and its result is its shards: what has arrived is stored at once.
+
+    Dask repeats the tasks of a worker that dies. A part whose member failed is repeated here: what it finished counts, and the rest goes to
+    another member, which Dask's ``retries`` would not see to.
+    """
 
     def __init__(
         self,
@@ -254,78 +234,61 @@ class _ClusterRun:
         self._loaded = loaded
         self._folder = folder
         self._plan = plan
-        self._base_image = workshop.base_image
         self._view = view
         self._history = history
-        self._cache_limit_gb = cache_limit_gb
-        self._topic = member.TOPIC + plan.run_id
-        self._arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._jobs: dict[str, _Job] = {}
+        self._member = member.Member(plan.run_id, project.pack(loaded.path), base_image=workshop.base_image, cache_limit_gb=cache_limit_gb)
+        self._results = as_completed(loop=client.loop)
+        self._jobs: dict[Future[Shards], _Job] = {}
         self._failed: dict[str, HwmatrixError] = {}
-        self._members: dict[str, str] = {}
-        self._project: Future[Project] | None = None
+        self._names: dict[str, str] = {}
         self._done: set[str] = set()
-        self._dead: set[str] = set()
-        self._distrusted: set[str] = set()
-        """The names of the members whose last part failed by their fault. Others are preferred to them."""
-        self._begun: dict[str, str] = {}
-        self._reported: set[str] = set()
-        self._submitted = 0
-        self._snapshots = Snapshots(folder.path / _SNAPSHOTS, lambda known: _on_each(client, member.snapshots, plan.run_id, known))
+        self._broken: set[str] = set()
+        """The addresses of the members whose last part failed by their fault. Others are preferred to them."""
 
-    def work_off(self) -> dict[str, HwmatrixError]:
+    def execute(self) -> dict[str, HwmatrixError]:
         """Run every cell that has no verdict yet. Return the first error of each target that failed as a whole.
 
         Raises:
             EngineError: the scheduler is gone.
         """
-        self._client.subscribe_topic(self._topic, lambda event: self._arrived.put(event[1]))
-        self._members = self._names()
-        self._take_over(list(self._members), member.begin)
-        self._take_snapshots(None)
         todo = self._to_do()
         if not todo:
             self._view.say("nothing is missing: every cell has a verdict")
             return {}
-        self._begin(todo)
-        files = Project.of(self._loaded.path)
-        self._project = self._client.submit(_itself, files, key=f"hwmatrix-project-{files.digest}", pure=False)
-        groups = grouped(self._plan, todo, costs(self._history), len(self._members))
-        for number, group in enumerate(groups, 1):
-            self._submit(group, f"{number} of {len(groups)}", priority=len(groups) - number)
-        with self._snapshots:
-            self._wait()
+        self._view.begin(_BUNDLES, len({cell.model_key for cells in todo.values() for cell in cells}), "to build or find")
+        for target, cells in todo.items():
+            self._view.begin(target, len(cells))
+        self._names = names_of(self._client)
+        self._client.subscribe_topic(self._member.name, self._show)
+        self._client.subscribe_topic(_ALL, self._show_members)
+        try:
+            self._client.register_plugin(self._member)
+            groups = grouped(self._plan, todo, costs(self._history), len(self._names))
+            for number, group in enumerate(groups, 1):
+                self._submit(group, f"{number} of {len(groups)}", priority=len(groups) - number)
+            for future in self._results:
+                self._check_scheduler()
+                self._take(self._jobs.pop(future), future)
+        finally:
+            self._end()
         for target in todo:
             self._view.end(target)
         return self._failed
 
-    def _wait(self) -> None:
-        """Handle what arrives until every part has ended."""
-        looked = time.monotonic()
-        while self._jobs:
-            with contextlib.suppress(queue.Empty):
-                arrived = self._arrived.get(timeout=_LOOK_S)
-                self._check_scheduler()
-                self._handle(arrived)
-            self._check_scheduler()
-            if time.monotonic() - looked > _LOOK_S:
-                self._look_at_members()
-                looked = time.monotonic()
-
-    def end(self) -> None:
-        """End what is still running on the members, take over what it finished, and have them delete what they stored for this run."""
+    def _end(self) -> None:
+        """End what still runs on the members, and store what it has finished."""
         try:
             self._check_scheduler()
-            if self._jobs:
-                self._client.cancel([future for job in self._jobs.values() for future in (job.future, job.batch.bundles)], force=True)
-                self._take_over(list(self._names()), member.leftovers)
-                self._take_snapshots(None)
-            self._client.unsubscribe_topic(self._topic)
-            _on_each(self._client, member.forget, self._plan.run_id)
-            self._snapshots.clear()
-        except (OSError, EngineError) as error:
-            why = error.message if isinstance(error, EngineError) else error
-            self._view.say(f"the members do not know that the run has ended ({why}); --resume takes over what they have finished")
+            for topic in (self._member.name, _ALL):
+                self._client.unsubscribe_topic(topic)
+            self._client.unregister_worker_plugin(self._member.name)
+            with contextlib.suppress(TimeoutError):
+                for future in as_completed(list(self._jobs), loop=self._client.loop, timeout=_STOPS_WITHIN_S):
+                    if future.status == "finished":
+                        self._store(future.result().archive)
+            self._client.cancel(list(self._jobs))
+        except (OSError, HwmatrixError) as error:
+            self._view.say(f"not every member knows that the run has ended: {error}")
 
     def _check_scheduler(self) -> None:
         """Check that the scheduler is there: without it, Dask drops all that was submitted.
@@ -334,7 +297,7 @@ class _ClusterRun:
             EngineError: it is gone.
         """
         if self._client.status != "running":
-            raise EngineError("the scheduler is gone", advice="Start it again, then continue with --resume: finished cells are kept.")
+            raise EngineError("the scheduler is gone", advice="Start it again, then continue with --resume: finished parts are kept.")
 
     def _to_do(self) -> dict[str, tuple[CellPlan, ...]]:
         self._done = self._folder.settled()
@@ -345,306 +308,137 @@ class _ClusterRun:
                 found[cell.target].append(cell)
         return {target: tuple(cells) for target, cells in found.items()}
 
-    def _begin(self, todo: Mapping[str, Sequence[CellPlan]]) -> None:
-        models = {cell.model_key for cells in todo.values() for cell in cells}
-        self._view.begin(_BUNDLES, len(models), "to build or find")
-        for target, cells in todo.items():
-            self._view.begin(target, len(cells))
-            self._begun |= {cell.key: target for cell in cells}
-
     def _submit(self, group: Group, place: str, *, priority: int) -> None:
         """Submit the bundles of a group of models, and the cells on each target."""
-        bundles, only = self._submit_bundles(group, place, priority, attempt=1)
-        batch = _Batch(group=group, place=place, priority=priority, bundles=bundles, only=only)
+        batch = _Batch(group=group, place=place, priority=priority, bundles=self._submit_bundles(group, place, priority))
         for target, cells in group.cells.items():
-            self._start(f"{target} {place}", cells, batch)
+            self._start(f"{target} {place}", cells, batch, attempt=1)
 
-    def _submit_bundles(self, group: Group, place: str, priority: int, *, attempt: int) -> tuple[Future[Bundles], frozenset[str] | None]:
-        """Submit the bundles of a group. Return what is to come, and which workers may make it."""
+    def _submit_bundles(self, group: Group, place: str, priority: int) -> Future[bytes]:
         cells = tuple(cell for listed in group.cells.values() for cell in listed)
-        part = self._part(f"bundles {place}", cells, group.models, tuple(group.cells), attempt)
-        wanted = needed(self._loaded.spec.targets[self._loaded.spec.images.reference].backend, _memory_mb(cells))
-        only = self._preferred(wanted)
-        bundles = self._client.submit(
-            member.make_bundles,
-            part,
-            self._project,
-            key=self._key(part),
-            pure=False,
-            priority=priority + 1,
-            resources=wanted,
-            workers=sorted(only) if only else None,
-        )
-        return bundles, only
+        part = self._part(f"bundles {place}", cells, group, tuple(group.cells))
+        backend = self._loaded.spec.targets[self._loaded.spec.images.reference].backend
+        return self._client.submit(member.make_bundles, part, pure=False, priority=priority + 1, **self._placed(backend, cells))
 
-    def _start(self, name: str, cells: tuple[CellPlan, ...], batch: _Batch, *, attempt: int = 1) -> None:
+    def _start(self, name: str, cells: tuple[CellPlan, ...], batch: _Batch, *, attempt: int) -> None:
         """Submit a part: cells of one target. If their bundles could not be made, they are made once more."""
-        if _has_failed(batch.bundles):
-            batch.attempt += 1
-            batch.bundles, batch.only = self._submit_bundles(batch.group, batch.place, batch.priority, attempt=batch.attempt)
+        if batch.bundles.status == "error":
+            batch.bundles = self._submit_bundles(batch.group, batch.place, batch.priority)
         target = cells[0].target
-        part = self._part(name, cells, batch.group.models, (target,), attempt)
-        wanted = needed(self._plan.target(target).backend, _memory_mb(cells))
-        only = self._preferred(wanted)
-        future = self._client.submit(
-            member.run_cells,
-            part,
-            self._project,
-            batch.bundles,
-            key=self._key(part),
-            pure=False,
-            priority=batch.priority,
-            resources=wanted,
-            workers=sorted(only) if only else None,
-        )
-        self._jobs[str(future.key)] = _Job(part=part, target=target, cells=cells, batch=batch, future=future, only=only)
-        future.add_done_callback(self._arrived.put)
+        part = self._part(name, cells, batch.group, (target,))
+        placed = self._placed(self._plan.target(target).backend, cells)
+        future = self._client.submit(member.run_cells, part, batch.bundles, pure=False, priority=batch.priority, **placed)
+        self._jobs[future] = _Job(name=name, target=target, cells=cells, batch=batch, attempt=attempt)
+        self._results.add(future)
 
-    def _workers(self) -> dict[str, dict[str, Any]]:
-        """What the scheduler knows of each worker, by address."""
-        return dict(self._client.scheduler_info(n_workers=-1)["workers"])
-
-    def _preferred(self, wanted: Mapping[str, float]) -> frozenset[str] | None:
-        """The workers that may do something: those whose last part did not fail by their fault; None (any) if there are no such.
+    def _placed(self, backend: str, cells: Sequence[CellPlan]) -> dict[str, Any]:
+        """Which workers may run cells: those that have what they need, without the broken ones as long as there are others.
 
         Otherwise a machine that fails at once, since its disk is full or its engine broken, would take one part after the other while the
         others work, until each part has failed as often as it may.
         """
-        if not self._distrusted:
-            return None
-        able = _able(wanted, self._workers())
-        return frozenset(address for address in able if self._members.get(address) not in self._distrusted) or None
+        wanted = needed(backend, max(cell.limits.memory_mb for cell in cells))
+        workers = self._client.scheduler_info(n_workers=-1)["workers"].items() if self._broken else ()
+        able = [address for address, worker in workers if all(worker["resources"].get(name, 0) >= least for name, least in wanted.items())]
+        return {"resources": wanted, "workers": sorted({*able} - self._broken) or None}
 
-    def _key(self, part: Part) -> str:
-        """The name of a new task. Dask would take a task of the same name for the same, also if that one has failed."""
-        self._submitted += 1
-        return f"hwmatrix-{self._plan.run_id}-{part.name.replace(' ', '-')}-{self._submitted}-{secrets.token_hex(4)}"
-
-    def _part(self, name: str, cells: Sequence[CellPlan], models: tuple[ModelPlan, ...], targets: Sequence[str], attempt: int = 1) -> Part:
+    def _part(self, name: str, cells: tuple[CellPlan, ...], group: Group, targets: tuple[str, ...]) -> Part:
         plan = dataclasses.replace(
             self._plan,
-            cells=tuple(cells),
-            models=models,
+            cells=cells,
+            models=group.models,
             targets=tuple(target for target in self._plan.targets if target.name in targets),
             types_of=None,
         )
-        return Part(
-            name=name,
-            run_id=self._plan.run_id,
-            plan=to_json(plan),
-            targets=tuple(targets),
-            attempt=attempt,
-            base_image=self._base_image,
-            cache_limit_gb=self._cache_limit_gb,
-        )
+        return Part(name=name, run_id=self._plan.run_id, plan=to_json(plan), targets=targets)
 
-    def _handle(self, arrived: Any) -> None:
-        """Handle one thing that arrived: a part's end, or an event of a member."""
-        if not isinstance(arrived, Future):
-            self._show(arrived)
-            return
-        job = self._jobs.pop(str(arrived.key), None)
-        if job is None:
-            return
-        status, outcome = _outcome_of(arrived)
-        if status == "finished":
-            try:
-                self._take(job, outcome)
-            except HwmatrixError as error:  # what arrived is not what a member sends
-                self._again(job, str(error))
-        elif isinstance(outcome, KilledWorker) or status == "lost":
-            self._lost(job, outcome)
-        else:
-            self._again(job, f"{type(outcome).__name__}: {outcome}")
-
-    def _show(self, message: dict[str, Any]) -> None:
-        if "begins" in message:
-            for job in self._jobs.values():
-                job.begun = job.begun or job.part.name == message["begins"]
-            self._view.say(f"{message['member']}: {message['begins']}")
-            return
-        if "say" in message:
-            self._view.say(f"{message['member']}: {message['say']}")
-            return
-        self._report(_BUNDLES if message["event"]["event"] != "cell" else message["target"], message["event"])
-
-    def _report(self, title: str, event: dict[str, Any]) -> None:
-        """Show an event. Of the executions of a cell that is tried again, only the first counts for the progress."""
-        if event["event"] == "cell" and event["role"] == Role.MODEL:
-            if event["key"] in self._reported:
+    def _take(self, job: _Job, future: Future[Shards]) -> None:
+        """Store the shards of a part that has ended. Cells that it did not finish are tried again, or recorded as our failure."""
+        try:
+            shards = future.result()
+            failure = shards.failure
+            self._broken.discard(shards.address)
+            self._store(shards.archive)
+        except NoValidWorkerError as error:
+            if error.worker_restrictions:  # those that were preferred are gone
+                self._broken.clear()
+                self._start(job.name, job.cells, job.batch, attempt=job.attempt)
                 return
-            self._reported.add(event["key"])
-        self._view.event(title, event)
+            failure = _no_worker(job.target)
+        except NoWorkerError:
+            failure = _no_worker(job.target)
+        except KilledWorker as error:
+            failure = Failure(member=str(error.last_worker.name), message=f"it died, as {error.allowed_failures} before it", retry=False)
+        except PartError as error:
+            failure = error.failure
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - whatever the transfer raised, or what arrived is not what members send
+            failure = Failure(message=f"{type(error).__name__}: {error}")
+        future.release()  # or Dask would make it again if the worker that has it dies
+        left = tuple(cell for cell in job.cells if cell.key not in self._done)
+        if left:
+            self._again(job, left, failure or Failure(message="not all of its cells were run"))
 
-    def _take(self, job: _Job, result: Shards) -> None:
-        """Store the shards of a finished part. Cells that it could not run are tried again, or recorded as our failure."""
-        if result.archive is not None:
-            self._store(result.archive)
-        failure = result.failure
-        self._judge(result)
-        if failure is not None and not failure.retry:
-            error = failure.error()
-            self._record(job, str(error))
-            self._failed.setdefault(job.target, error)
-        else:
-            self._again(job, "not all of its cells were run" if failure is None else failure.message, member_name=result.member)
+    def _again(self, job: _Job, left: tuple[CellPlan, ...], failure: Failure) -> None:
+        """Try cells once more, or record why they have no verdict."""
+        if failure.retry and failure.address and failure.address not in self._broken:
+            self._broken.add(failure.address)
+            if len(self._names) > 1:
+                self._view.say(f"what failed on {failure.member} is tried on another member first, if there is one that can run it")
+        if failure.retry and job.attempt < ATTEMPTS:
+            self._view.say(f"{job.name}: {failure.error().message}; {len(left)} of its {len(job.cells)} cells are tried again")
+            self._start(job.name, left, job.batch, attempt=job.attempt + 1)
+            return
+        if failure.retry:
+            failure = dataclasses.replace(failure, message=f"{failure.message}; tried {ATTEMPTS} times")
+        error = failure.error()
+        infrastructure.record(self._folder.shards, self._plan, job.target, left, error_type="infrastructure", message=str(error))
+        self._failed.setdefault(job.target, error)
 
-    def _judge(self, result: Shards) -> None:
-        """Note whether a part failed by its member's fault, which may be the one that should have made the bundles."""
-        if result.failure is None:
-            self._distrusted.discard(result.member)
-        elif result.failure.retry and result.failure.member not in self._distrusted:
-            self._distrusted.add(result.failure.member)
-            if len(self._members) > 1:
-                self._view.say(f"what failed on {result.failure.member} is tried on another member first, if there is one that can run it")
+    def _store(self, archive: bytes) -> None:
+        """Check an archive of shards, put them into the run's folder, and show their cells.
 
-    def _store(self, archive: bytes) -> tuple[str, ...]:
-        """Check an archive of shards, and put them into the run's folder. Return the names of those that are new."""
+        Raises:
+            StoreError: it is not what a member sends.
+        """
         with tempfile.TemporaryDirectory(dir=self._folder.path, prefix=".arrived-") as temporary:
             file = Path(temporary) / "shards.tar"
             file.write_bytes(archive)
-            names = artifacts.unpack(file, self._folder.path, plan=self._plan, again=True)
-        self._done |= finished_cells([self._folder.path / name for name in names])
-        return names
-
-    def _lost(self, job: _Job, error: KilledWorker | None) -> None:
-        """Give a dead worker's part to another. Dask reports it for every part that the worker was given, also those not begun."""
-        self._client.cancel([job.future], force=True)
-        if error is not None:
-            self._bury(error.last_worker.address, str(error.last_worker.name))
-        name = None if error is None else str(error.last_worker.name)
-        self._look_at_members()
-        if job.begun or any(self._snapshots.of(job.part.name)):  # its message that it begins may come later, or never
-            self._again(job, "its worker died", member_name=name)
-        else:
-            self._start(job.part.name, job.cells, job.batch, attempt=job.part.attempt)
-
-    def _bury(self, address: str, name: str) -> None:
-        """Say that a worker died, and take over what it finished: its nanny starts another, which has its files."""
-        if address not in self._dead:
-            self._dead.add(address)
-            self._members.pop(address, None)
-            self._view.say(f"{name} died")
-            self._take_over(self._restarted(name, address), member.begin)
-
-    def _again(self, job: _Job, why: str, *, member_name: str | None = None) -> None:
-        """Try the cells of a part that have no verdict yet once more, or record why they have none."""
-        if self._left(job):
-            self._take_snapshots(job.part.name)
-        left = self._left(job)
-        if not left:
-            return
-        who = f"{member_name}: " if member_name else ""
-        if job.part.attempt >= ATTEMPTS:
-            message = f"{who}{why}; tried {ATTEMPTS} times"
-            self._record(job, message)
-            self._failed.setdefault(
-                job.target, EngineError(f"{job.target}: {message}", advice="Continue with --resume: finished cells are kept.")
-            )
-            return
-        self._view.say(f"{job.part.name}: {who}{why}; {len(left)} of its {len(job.cells)} cells are tried again")
-        self._start(job.part.name, left, job.batch, attempt=job.part.attempt + 1)
-
-    def _left(self, job: _Job) -> tuple[CellPlan, ...]:
-        """The cells of a part that have no verdict yet."""
-        return tuple(cell for cell in job.cells if cell.key not in self._done)
-
-    def _record(self, job: _Job, message: str) -> None:
-        cells = self._left(job)
-        if cells:
-            infrastructure.record(self._folder.shards, self._plan, job.target, cells, error_type="infrastructure", message=message)
-
-    def _look_at_members(self) -> None:
-        """Say who came and who left; give up parts that no worker can run any more."""
-        now = self._names()
-        for address, name in list(self._members.items()):
-            if address not in now:
-                self._bury(address, name)
-        came = {name for address, name in now.items() if address not in self._members}
-        if came:
-            self._view.say(f"{', '.join(sorted(came))} joined")
-        self._members = self._names()
-        workers = self._workers()
-        for job in list(self._jobs.values()):
-            able = _able(needed(self._plan.target(job.target).backend, _memory_mb(job.cells)), workers)
-            if self._waits_in_vain(job, able):
-                self._move(job)
-            elif able:
-                job.stranded_since = None
-            elif job.stranded_since is None:
-                job.stranded_since = time.monotonic()
-            elif time.monotonic() - job.stranded_since > _GIVE_UP_S:
-                del self._jobs[str(job.future.key)]
-                self._client.cancel([job.future], force=True)
-                message = f"no worker that can run {job.target} is left in the cluster"
-                self._record(job, message)
-                self._failed.setdefault(job.target, EngineError(message, advice="Start one, then continue with --resume."))
-
-    def _waits_in_vain(self, job: _Job, able: frozenset[str]) -> bool:
-        """Whether a part, or its bundles, may be done only by workers that are gone, while there are others."""
-        bundles_wait = job.batch.only is not None and job.batch.bundles.status in _TO_COME and not job.batch.only & self._members.keys()
-        return bool(able) and (bundles_wait or (job.only is not None and not job.only & able))
-
-    def _move(self, job: _Job) -> None:
-        """Submit a part again, to the workers that are there now, and its bundles if they were not made."""
-        self._jobs.pop(str(job.future.key), None)
-        self._client.cancel([job.future], force=True)
-        if job.batch.only is not None and not job.batch.only & self._members.keys():
-            self._client.cancel([job.batch.bundles], force=True)
-        self._start(job.part.name, job.cells, job.batch, attempt=job.part.attempt)
-
-    def _names(self) -> dict[str, str]:
-        return names_of(self._client)
-
-    def _restarted(self, name: str, died: str) -> list[str]:
-        """The address of the worker that was started in the place of a dead one, under its name: it has the files of the dead one."""
-        end = time.monotonic() + _RESTARTS_WITHIN_S
-        while time.monotonic() < end:
-            found = [address for address, other in self._names().items() if other == name and address != died]
-            if found:
-                return found
-            time.sleep(0.2)
-        return []
-
-    def _take_over(self, addresses: Iterable[str], ask: Callable[[str], list[bytes]]) -> None:
-        """Take over the cells that parts of this run finished on these members before they, their worker or an earlier client ended."""
-        for answer in _on_each(self._client, ask, self._plan.run_id, workers=list(addresses)).values():
-            self._store_leftovers(answer if isinstance(answer, list) else ())
-
-    def _take_snapshots(self, part: str | None) -> None:
-        """Take over the latest snapshots of a lost part (None: of all parts of an earlier client), unless its machine gave all it had."""
-        self._store_leftovers(path.read_bytes() for path in self._snapshots.of(part))
-
-    def _store_leftovers(self, archives: Iterable[bytes]) -> None:
-        for archive in archives:
-            try:
-                names = self._store(archive)
-            except StoreError as error:
-                self._view.say(str(error))
-            else:
-                self._show_taken_over(names)
-
-    def _show_taken_over(self, names: Iterable[str]) -> None:
-        """Show the cells of shards that were taken over, as far as their member did not report them itself."""
+            names = artifacts.unpack(file, self._folder.path, plan=self._plan)
+        rows: list[dict[str, Any]] = []
         for name in names:
             with opened(self._folder.path / name) as connection:
-                cursor = connection.execute(query("taken_over"))
+                cursor = connection.execute(query("finished_events"))
                 columns = [column[0] for column in cursor.description or ()]
-                rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
-            for row in rows:
-                if row["key"] not in self._reported and row["key"] in self._begun:
-                    self._report(self._begun[row["key"]], {"event": "cell", "p50_ms": None, **row})
+                rows += [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+        rows.sort(key=itemgetter("started_at"))
+        for row in {(row["role"], row["key"]): row for row in rows}.values():  # of a cell that was tried again, the last one
+            self._done.add(row["key"])
+            self._view.event(row["target"], row)
+
+    def _show(self, event: tuple[float, dict[str, Any]]) -> None:
+        """Show what a member sent. Dask calls it in a thread of its own."""
+        message = event[1]
+        if "say" in message:
+            self._view.say(message["say"])
+        else:
+            self._view.event(_BUNDLES, message["event"])
+
+    async def _show_members(self, event: tuple[float, dict[str, Any]]) -> None:
+        """Show which workers came or went, from the scheduler's own messages."""
+        address = event[1].get("worker", "")
+        if event[1].get("action") == "remove-worker":
+            self._view.say(f"{self._names.get(address, address)} died")
+        if event[1].get("action") == "add-worker":
+            scheduler: Any = self._client.scheduler
+            workers = (await scheduler.identity(n_workers=-1))["workers"]
+            self._names = {each: str(worker["name"]) for each, worker in workers.items()}
+            self._view.say(f"{self._names.get(address, address)} joined")
 
 
+_ALL: Final = "all"
+"""Dask's own topic: which workers came and went."""
 _BUNDLES: Final = "bundles"
-_SNAPSHOTS: Final = "snapshots"
-_RESTARTS_WITHIN_S: Final = 15.0
-_GATHER_S: Final = 30.0
-
-
-def _itself(project: Project) -> Project:
-    """Give a task's argument as its result, so that Dask moves it to the workers that need it, and can do so again if one dies."""
-    return project
+_STOPS_WITHIN_S: Final = 30.0
 
 
 async def _off_loop(function: Callable[..., _Result], *args: Any) -> _Result:
@@ -654,27 +448,25 @@ async def _off_loop(function: Callable[..., _Result], *args: Any) -> _Result:
 
 def _on_each(client: Client, function: Callable[..., Any], *args: Any, workers: list[str] | None = None) -> dict[str, Any]:
     """Call a function on each worker. An exception is returned in the place of the result."""
-    if workers is not None and not workers:
-        return {}
     return dict(client.run(_off_loop, function, *args, workers=workers, on_error="return"))
 
 
-def _unavailable(client: Client, targets: Sequence[str], project: Project, members: Members) -> dict[str, str]:
-    """The targets that no member can run, with the reasons and who gave them."""
-    answers = _on_each(client, member.survey, list(targets), project, workers=list(members.offers))
-    reasons: dict[str, dict[str, list[str]]] = {}
-    for target in targets:
-        given: dict[str, list[str]] = defaultdict(list)
-        for address, answer in answers.items():
-            reason = str(answer) if isinstance(answer, Exception) else answer.get(target)
-            if reason is not None:
-                given[reason].append(members.offers[address].host)
-        if sum(map(len, given.values())) == len(answers):
-            reasons[target] = given
-    return {
-        target: "; ".join(f"{reason} (on {', '.join(dict.fromkeys(hosts))})" for reason, hosts in given.items())
-        for target, given in reasons.items()
-    }
+def _no_worker(target: str) -> Failure:
+    return Failure(
+        message=f"no worker that can run {target} is left in the cluster", advice="Start one, then continue with --resume.", retry=False
+    )
+
+
+def _unavailable(loaded: LoadedMatrix, members: Members) -> dict[str, str]:
+    """The targets that no member can run, with the reasons and the machines that have them."""
+    unavailable: dict[str, str] = {}
+    for target, spec in loaded.spec.targets.items():
+        if all(spec.backend in offer.absent for offer in members.offers.values()):
+            hosts: dict[str, list[str]] = defaultdict(list)
+            for offer in members.offers.values():
+                hosts[offer.absent[spec.backend]].append(offer.host)
+            unavailable[target] = "; ".join(f"{reason} (on {', '.join(dict.fromkeys(names))})" for reason, names in hosts.items())
+    return unavailable
 
 
 def _isolation(asked: Isolation | None, members: Members, view: View) -> Isolation:
@@ -708,39 +500,3 @@ def _check_checkpoints(client: Client, plan: Plan, members: Members) -> None:
     ]
     if problems:
         raise ConfigError(problems)
-
-
-def _memory_mb(cells: Sequence[CellPlan]) -> int:
-    return max(cell.limits.memory_mb for cell in cells)
-
-
-def _outcome_of(future: Future[Shards]) -> tuple[str, Any]:
-    """How a part ended: ``finished`` with its result, ``error`` with an exception, or ``lost`` with the worker that had its result.
-
-    A task that has ended can begin anew if a worker dies, so nothing is waited for without a limit.
-    """
-    try:
-        status = future.status
-        if status == "finished":
-            return status, future.result(timeout=_GATHER_S)
-        if status == "error":
-            return status, future.exception(timeout=_GATHER_S)
-    except (TimeoutError, CancelledError):
-        return "lost", None
-    except Exception as error:  # noqa: BLE001 - whatever the transfer raised
-        return "error", error
-    return "lost", None
-
-
-def _able(wanted: Mapping[str, float], workers: Mapping[str, dict[str, Any]]) -> frozenset[str]:
-    """The addresses of the workers that have these resources."""
-    return frozenset(
-        address for address, worker in workers.items() if all(worker["resources"].get(name, 0) >= least for name, least in wanted.items())
-    )
-
-
-def _has_failed(bundles: Future[Bundles]) -> bool:
-    """Whether the bundles of a part could not be made. If a dead worker had them (``lost``), Dask has them made once more."""
-    if bundles.status == "finished":
-        return isinstance(bundles.result(), Failure)
-    return bundles.status not in _TO_COME

@@ -41,19 +41,12 @@ def pack(folder: Path, target: str, archive: Path) -> tuple[str, ...]:
 
 
 def unpack(
-    archive: Path,
-    folder: Path,
-    *,
-    plan: Plan | None = None,
-    target: str | None = None,
-    limits: Limits | None = None,
-    again: bool = False,
+    archive: Path, folder: Path, *, plan: Plan | None = None, target: str | None = None, limits: Limits | None = None
 ) -> tuple[str, ...]:
     """Check an archive, and move its shards into the folder of their run. Return the names of the shards.
 
-    All or nothing: a rejected archive leaves the folder unchanged. ``again``: shards that the folder already has may be among them.
-    ``plan`` is the folder's, for a caller that has read it; None: it is read. ``target`` is the only target whose shards are accepted;
-    None: whichever it is.
+    All or nothing: a rejected archive leaves the folder unchanged. ``plan`` is the folder's, for a caller that has read it; None: it is
+    read. ``target`` is the only target whose shards are accepted; None: whichever it is.
 
     Raises:
         StoreError: the archive is not an archive, contains anything but what :func:`pack` writes, exceeds a limit, or is from another run
@@ -67,9 +60,8 @@ def unpack(
         shards = _check_shards(archive, Path(temporary), names, plan, target)
         (folder / "shards").mkdir(exist_ok=True)
         known = [name for name in shards if (folder / name).exists()]
-        if known and not again:
+        if known:
             raise refused(archive, f"{known[0]} already exists")
-        shards = tuple(name for name in shards if name not in known)
         for name in shards:  # the sidecar first: a shard counts once both are there
             shutil.move(sidecar_path(Path(temporary) / name), sidecar_path(folder / name))
             shutil.move(Path(temporary) / name, folder / name)

@@ -255,23 +255,6 @@ def seal_file(partial: Path) -> Path:
     return final
 
 
-def sealed_copy(partial: Path, directory: Path) -> Path | None:
-    """Seal a copy of what a partial shard holds so far, while its runner goes on writing; None if it is written to at this moment.
-
-    Each cell ends with a checkpoint, which does not change a block that the last one wrote: a file that is the same twice is whole.
-
-    Raises:
-        OSError: the file cannot be read or copied, for example since it has been sealed meanwhile.
-        StoreError: the copy cannot be read or holds no shard yet.
-    """
-    content = partial.read_bytes()
-    if partial.read_bytes() != content:
-        return None
-    copy = directory / partial.name
-    copy.write_bytes(content)
-    return seal_file(copy)
-
-
 def finished_cells(shards: list[Path]) -> set[str]:
     """The keys of the cells (including adapted ones) with a trustworthy verdict in these shards.
 

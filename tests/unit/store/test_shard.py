@@ -16,7 +16,6 @@ from hwmatrix.store.shard import (
     finished_cells,
     salvage,
     seal_file,
-    sealed_copy,
     settled_cells,
     sha256_of,
     write_atomically,
@@ -201,31 +200,6 @@ def test_a_shard_whose_writer_was_killed_while_sealing_is_sealed_again(tmp_path:
     assert list(tmp_path.glob("*.duckdb")) == []
     (path,) = salvage(tmp_path)
     assert read_sidecar(path).sha256 == sha256_of(path)
-
-
-def test_a_copy_of_a_shard_that_is_still_written_to_holds_the_cells_so_far(tmp_path: Path) -> None:
-    copies, shards = tmp_path / "copies", tmp_path / "shards"
-    copies.mkdir()
-    shards.mkdir()
-    with ShardWriter(shards, PLAN, make.identity("cpu", "abc")) as writer:
-        writer.set_canaries(ok=True, detail=None)
-        writer.add_cell(make.result(PLAN.cells[0]), command="")
-        (partial,) = shards.glob("*.partial")
-        copy = sealed_copy(partial, copies)
-        writer.add_cell(make.result(PLAN.cells[1]), command="")
-        whole = writer.seal()
-    assert copy is not None
-    assert copy.name == whole.name
-    assert read_sidecar(copy).sha256 == sha256_of(copy)
-    assert finished_cells([copy]) == {PLAN.cells[0].key}
-    assert finished_cells([whole]) == {PLAN.cells[0].key, PLAN.cells[1].key}
-
-
-def test_a_file_that_changes_while_it_is_copied_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    partial = unfinished(tmp_path)
-    contents = iter([b"before", b"after"])
-    monkeypatch.setattr(type(partial), "read_bytes", lambda _: next(contents))
-    assert sealed_copy(partial, tmp_path / "copies") is None
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -6,45 +6,42 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import ssl
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import dask
 import psutil
 from distributed import Client, Nanny, Scheduler, SpecCluster
 from distributed.comm.core import connect
+from distributed.security import Security
 
+from hwmatrix.basics.cache_folder import needed_cache_folder
 from hwmatrix.basics.log_level import logged_from
 from hwmatrix.basics.near_miss import near_miss
-from hwmatrix.basics.processes import living, own_mark
 from hwmatrix.errors import ConfigError, EngineError, Problem, chain_of
-from hwmatrix.host.cluster.keys import make_keys, security
+from hwmatrix.host.cluster.keys import security
 from hwmatrix.host.cluster.offers import CORES_VARIABLE, MEMORY_VARIABLE
+from hwmatrix.measure.cores import usable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from distributed.security import Security
+    from pathlib import Path
 
 PORT: Final = 8786
 """Dask's usual port for schedulers."""
 PRELOAD: Final = "hwmatrix.host.cluster.preload"
 SETTINGS: Final[dict[str, Any]] = {
-    "distributed.scheduler.allowed-failures": 0,  # the client retries, since it knows which cells a lost worker had finished
-    "distributed.worker.memory.target": False,  # a worker's own memory is small: models run in processes with their own limits
-    "distributed.worker.memory.spill": False,
+    "distributed.scheduler.no-workers-timeout": "60s",  # of a part that no worker can run any more
+    "distributed.worker.memory.target": 0.5,  # bundles that wait for their parts are moved to the disk
+    "distributed.worker.memory.spill": False,  # the other limits are for the worker's process: models run in processes with their own
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": False,
-    "distributed.admin.large-graph-warning-threshold": "1GB",
 }
 """The settings of every member. A scheduler or worker that another program starts should have them too: docs/cluster.md."""
-_NO_DASHBOARD: Final = "127.0.0.1:0"
-"""Where a member's unencrypted web server listens, which Dask always starts: only this machine reaches it, at a port that is free."""
-_LOCAL: Final = "hwmatrix-cluster-"
-_OWNER: Final = "owner.pid"
+_NO_DASHBOARD: Final[dict[str, Any]] = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+"""A member's unencrypted web server, which Dask always starts: only this machine reaches it, at a port that is free."""
+_HELD_IN_MEMORY: Final = "1 GiB"
+"""The limit of the bundles of a run that a worker holds; half of it is in memory, and the rest on the disk."""
 _CONNECT_S: Final = 10.0
 _SCHEMES: Final = frozenset({"tls"})
 
@@ -109,51 +106,34 @@ def local_cluster(workers: int, variables: Mapping[str, str]) -> Iterator[Client
 
     Each worker has its share of the machine's memory and cores, at least one core.
     """
-    _remove_leftovers()
-    with tempfile.TemporaryDirectory(prefix=_LOCAL) as folder, dask.config.set(SETTINGS), logged_from(logging.CRITICAL, "distributed"):
-        (Path(folder) / _OWNER).write_text(own_mark(), encoding="ascii")
-        make_keys(Path(folder) / "keys", days=30)
-        secure = security(Path(folder) / "keys")
-        memory_mb = psutil.virtual_memory().total // 2**20 // workers
-        common = {
-            "nthreads": 1,
-            "memory_limit": 0,
-            "preload": [PRELOAD],
-            "local_directory": folder,
-            "dashboard": False,
-            "dashboard_address": _NO_DASHBOARD,
-            "security": secure,
-            "silence_logs": logging.CRITICAL,
+    secure = Security.temporary()
+    memory_mb = psutil.virtual_memory().total // 2**20 // workers
+    common = _worker_options(variables) | {"host": "127.0.0.1", "security": secure, "silence_logs": logging.CRITICAL}
+    specs = {
+        index: {
+            "cls": Nanny,
+            "options": common
+            | {"name": f"worker-{index + 1}", "env": {**variables, CORES_VARIABLE: share, MEMORY_VARIABLE: str(memory_mb)}},
         }
-        specs = {
-            index: {
-                "cls": Nanny,
-                "options": common
-                | {
-                    "name": f"worker-{index + 1}",
-                    "env": {**variables, CORES_VARIABLE: share, MEMORY_VARIABLE: str(memory_mb)},
-                    "host": "127.0.0.1",
-                },
-            }
-            for index, share in enumerate(_shares_of_cores(workers))
-        }
-        scheduler = {
-            "cls": Scheduler,
-            "options": {
-                "host": "127.0.0.1",
-                "port": 0,
-                "protocol": "tls://",
-                "security": secure,
-                "dashboard": False,
-                "dashboard_address": _NO_DASHBOARD,
-            },
-        }
-        with (
-            SpecCluster(workers=specs, scheduler=scheduler, security=secure, silence_logs=logging.CRITICAL) as cluster,
-            Client(cluster, security=secure, set_as_default=False) as client,
-        ):
-            client.wait_for_workers(workers, timeout=60)
-            yield client
+        for index, share in enumerate(_shares_of_cores(workers))
+    }
+    options = {"host": "127.0.0.1", "port": 0, "protocol": "tls://", "security": secure, **_NO_DASHBOARD}
+    with (
+        dask.config.set(SETTINGS),
+        logged_from(logging.CRITICAL, "distributed"),
+        SpecCluster(
+            workers=specs, scheduler={"cls": Scheduler, "options": options}, security=secure, silence_logs=logging.CRITICAL
+        ) as cluster,
+        Client(cluster, security=secure, set_as_default=False) as client,
+    ):
+        client.wait_for_workers(workers, timeout=60)
+        yield client
+
+
+def _worker_options(variables: Mapping[str, str]) -> dict[str, Any]:
+    """The options of every worker. Dask deletes the folder of a worker with it, or when the next one starts there."""
+    folder = str(needed_cache_folder(variables) / "cluster")
+    return {"nthreads": 1, "memory_limit": _HELD_IN_MEMORY, "preload": [PRELOAD], "local_directory": folder, **_NO_DASHBOARD}
 
 
 async def serve_scheduler(host: str | None, port: int, keys: Path) -> None:
@@ -165,9 +145,7 @@ async def serve_scheduler(host: str | None, port: int, keys: Path) -> None:
     secure = security(keys)
     with dask.config.set(SETTINGS):
         try:
-            async with Scheduler(
-                host=host, port=port, protocol="tls://", security=secure, dashboard=False, dashboard_address=_NO_DASHBOARD
-            ) as scheduler:
+            async with Scheduler(host=host, port=port, protocol="tls://", security=secure, **_NO_DASHBOARD) as scheduler:
                 await scheduler.finished()
         except OSError as error:
             raise ConfigError([Problem(where=f"port {port}", what=f"cannot be used: {error}", hint="choose another --port")]) from error
@@ -186,29 +164,17 @@ async def serve_worker(address: str, keys: Path, *, name: str | None, cores: str
         async with Nanny(
             checked(address),
             security=secure,
-            nthreads=1,
-            memory_limit=0,
             name=name,
-            preload=[PRELOAD],
             env=environment,
-            dashboard=False,
-            dashboard_address=_NO_DASHBOARD,
             death_timeout=60,
+            **_worker_options(environment),
         ) as nanny:
             await nanny.finished()
 
 
-def _remove_leftovers() -> None:
-    """Delete the folders of local clusters whose process was killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_LOCAL}*"):
-        with contextlib.suppress(OSError):  # another user's
-            if living((folder / _OWNER).read_text(encoding="ascii")) is None:
-                shutil.rmtree(folder, ignore_errors=True)
-
-
 def _shares_of_cores(workers: int) -> list[str]:
     """The cores of each worker on this machine. If there are more workers than cores, several share one."""
-    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    mine = usable()
     share = max(1, len(mine) // workers)
     return [",".join(str(mine[(index * share + offset) % len(mine)]) for offset in range(share)) for index in range(workers)]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import os
 import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +20,7 @@ import hwmatrix
 from hwmatrix.errors import EngineError
 from hwmatrix.hardware.detector import detect, machine_identity
 from hwmatrix.host.engine import connect
+from hwmatrix.measure.cores import usable
 from hwmatrix.records.backends import descriptor_of, names
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def offer(variables: Mapping[str, str]) -> Offer:
         machine=machine_identity(),
         version=hwmatrix.__version__,
         code=code_digest(),
-        cores=len(cores_of(variables) or _all_cores()),
+        cores=len(cores_of(variables) or usable()),
         memory_mb=memory_of(variables) or psutil.virtual_memory().total // 2**20,
         devices=devices,
         absent=absent,
@@ -113,12 +113,6 @@ def code_digest() -> str:
         digest.update(f"{path.relative_to(package)}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _all_cores() -> frozenset[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
 
 
 def _no_engine(variables: Mapping[str, str]) -> str | None:
