@@ -317,7 +317,7 @@ def test_a_part_whose_workers_die_is_given_up(lab: Lab) -> None:
     folder = RunFolder.create(lab.output, plan)
     lab.executor = Deadly(lab, {"m3"}, times=1)
     lab.client.cluster.scheduler.allowed_failures = 0
-    with pytest.raises(EngineError, match="it died"):
+    with pytest.raises(EngineError, match="1 workers died while they had cpu"):
         lab.run(folder)
     assert sorted(lab.statuses(folder).values()) == ["infra_error", "infra_error", "pass", "pass"]
 

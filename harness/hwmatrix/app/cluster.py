@@ -261,8 +261,8 @@ class _ClusterRun:
         self._names = names_of(self._client)
         self._client.subscribe_topic(self._member.name, self._show)
         self._client.subscribe_topic(_ALL, self._show_members)
+        self._client.register_plugin(self._member)
         try:
-            self._client.register_plugin(self._member)
             groups = grouped(self._plan, todo, costs(self._history), len(self._names))
             for number, group in enumerate(groups, 1):
                 self._submit(group, f"{number} of {len(groups)}", priority=len(groups) - number)
@@ -357,21 +357,22 @@ class _ClusterRun:
         try:
             shards = future.result()
             failure = shards.failure
-            self._broken.discard(shards.address)
+            if failure is None:
+                self._broken.discard(shards.address)
             self._store(shards.archive)
-        except NoValidWorkerError as error:
-            if error.worker_restrictions:  # those that were preferred are gone
+        except PartError as error:
+            failure = error.failure
+        except KilledWorker as error:
+            failure = Failure(message=f"{error.allowed_failures + 1} workers died while they had {job.name}", retry=False)
+        except (NoValidWorkerError, NoWorkerError) as error:
+            if isinstance(error, NoValidWorkerError) and error.worker_restrictions:  # those that were preferred are gone
                 self._broken.clear()
                 self._start(job.name, job.cells, job.batch, attempt=job.attempt)
                 return
-            failure = _no_worker(job.target)
-        except NoWorkerError:
-            failure = _no_worker(job.target)
-        except KilledWorker as error:
-            failure = Failure(member=str(error.last_worker.name), message=f"it died, as {error.allowed_failures} before it", retry=False)
-        except PartError as error:
-            failure = error.failure
+            why = f"no worker that can run {job.target} is left in the cluster"
+            failure = Failure(message=why, advice="Start one, then continue with --resume.", retry=False)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - whatever the transfer raised, or what arrived is not what members send
+            self._check_scheduler()
             failure = Failure(message=f"{type(error).__name__}: {error}")
         future.release()  # or Dask would make it again if the worker that has it dies
         left = tuple(cell for cell in job.cells if cell.key not in self._done)
@@ -449,12 +450,6 @@ async def _off_loop(function: Callable[..., _Result], *args: Any) -> _Result:
 def _on_each(client: Client, function: Callable[..., Any], *args: Any, workers: list[str] | None = None) -> dict[str, Any]:
     """Call a function on each worker. An exception is returned in the place of the result."""
     return dict(client.run(_off_loop, function, *args, workers=workers, on_error="return"))
-
-
-def _no_worker(target: str) -> Failure:
-    return Failure(
-        message=f"no worker that can run {target} is left in the cluster", advice="Start one, then continue with --resume.", retry=False
-    )
 
 
 def _unavailable(loaded: LoadedMatrix, members: Members) -> dict[str, str]:

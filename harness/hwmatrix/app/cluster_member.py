@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import tempfile
 import threading
 from pathlib import Path
@@ -166,7 +167,7 @@ class Member(WorkerPlugin):
 
     async def setup(self, worker: Worker) -> None:
         """Prepare for tasks, and end what a worker that died has left here."""
-        self._folder = tempfile.TemporaryDirectory(dir=worker.local_directory, prefix="project-", ignore_cleanup_errors=True)
+        self._folder = Path(worker.local_directory) / self.name
         self._executors: dict[Isolation, _PreparedOnce] = {}
         self._loaded: LoadedMatrix | None = None
         self._lock = threading.Lock()
@@ -180,7 +181,7 @@ class Member(WorkerPlugin):
             executors = list(self._executors.values())
         for executor in executors:
             await asyncio.to_thread(executor.stop)
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def matrix(self) -> LoadedMatrix:
         """The run's matrix.yaml, beside its images.
@@ -189,8 +190,8 @@ class Member(WorkerPlugin):
             OSError: it cannot be stored here.
         """
         if self._loaded is None:
-            project.unpack(self._project, Path(self._folder.name))
-            self._loaded = load(Path(self._folder.name) / MATRIX_FILE)
+            project.unpack(self._project, self._folder)
+            self._loaded = load(self._folder / MATRIX_FILE)
         return self._loaded
 
     def executor(self, isolation: Isolation, workshop: Workshop) -> Executor:
@@ -213,7 +214,7 @@ class Member(WorkerPlugin):
 
 
 def _remove_leftovers() -> None:
-    with contextlib.suppress(EngineError):
+    with contextlib.suppress(HwmatrixError):
         containers.remove_leftovers(connect(read_environment().variables, need_builder=False))
 
 
