@@ -279,18 +279,18 @@ def test_without_a_worker_that_can_run_a_target_its_cells_are_given_up(lab: Lab)
 
 
 class Deadly(FakeExecutor):
-    """Ends the worker of each part of some models, after the first cell of the part."""
+    """Ends the worker that runs a model for the first time, before its part is complete."""
 
-    def __init__(self, lab: Lab, models: set[str], times: int) -> None:
+    def __init__(self, lab: Lab, model: str) -> None:
         super().__init__()
         self.lab = lab
-        self.models = models
-        self.times = times
+        self.model = model
+        self.is_done = False
 
     def run(self, job: Job, on_line: Any) -> Ended:
         ended = super().run(job, on_line)
-        if self.times and self.models & {key.partition("/")[0] for key in self.ran[-2:]}:
-            self.times -= 1
+        if not self.is_done and f'"{self.model}/' in (job.plan_dir / f"cells-{job.target}.json").read_text(encoding="utf-8"):
+            self.is_done = True
             workers = [worker for worker in self.lab.client.cluster.workers.values() if worker.state.executing]
             (worker,) = (each for each in workers if job.out.is_relative_to(each.local_directory))
             worker.loop.add_callback(worker.close, executor_wait=False, nanny=False)
@@ -303,7 +303,7 @@ def test_a_machine_that_is_lost_costs_only_its_unfinished_parts(lab: Lab) -> Non
     """A machine is gone with its disk in the middle of a part. What it had finished before counts."""
     plan = make.plan(models=MODELS, targets=("cpu",), matrix_sha256=lab.loaded.sha256, timing=False)
     folder = RunFolder.create(lab.output, plan)
-    lab.executor = Deadly(lab, {"m3"}, times=1)
+    lab.executor = Deadly(lab, "m3")
     lab.run(folder)
     keys = [cell.key for cell in plan.cells]
     assert lab.statuses(folder) == dict.fromkeys(keys, "pass")
@@ -315,40 +315,41 @@ def test_a_machine_that_is_lost_costs_only_its_unfinished_parts(lab: Lab) -> Non
 def test_a_part_whose_workers_die_is_given_up(lab: Lab) -> None:
     plan = make.plan(models=MODELS, targets=("cpu",), matrix_sha256=lab.loaded.sha256, timing=False)
     folder = RunFolder.create(lab.output, plan)
-    lab.executor = Deadly(lab, {"m3"}, times=1)
+    lab.executor = Deadly(lab, "m3")
     lab.client.cluster.scheduler.allowed_failures = 0
     with pytest.raises(EngineError, match="1 workers died while they had cpu"):
         lab.run(folder)
     assert sorted(lab.statuses(folder).values()) == ["infra_error", "infra_error", "pass", "pass"]
 
 
-def test_an_interrupted_run_keeps_what_was_finished(lab: Lab) -> None:
-    """One part is interrupted in the middle. Its finished cell is taken over; the other has no verdict, not even a failure."""
+def test_an_interrupted_run_keeps_what_was_finished(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are interrupted in the middle. Their finished cells are taken over; the others have no verdict, not even a failure."""
     plan = lab.plan()
     folder = RunFolder.create(lab.output, plan)
+    ran: list[str] = []
+    halfway, interrupted = threading.Event(), threading.Event()
 
     class Interrupted(FakeExecutor):
         def run(self, job: Job, on_line: Any) -> Ended:
-            if self.ran:
-                self.dies_after = {job.target: 1}
-                ended = super().run(job, on_line)
-                self.started.set()
-                assert self.stopped.wait(20)
-                return ended
-            return super().run(job, on_line)
-
-    lab.executor = Interrupted()
+            if not ran:
+                return super().run(job, on_line)
+            ended = FakeExecutor(dies_after={job.target: 1}, ran=ran).run(job, on_line)
+            halfway.set()
+            assert self.stopped.wait(20)
+            return ended
 
     def interrupt() -> None:
-        if not lab.executor.stopped.is_set():
-            assert lab.executor.started.wait(20)
+        if not interrupted.is_set():
+            interrupted.set()
+            assert halfway.wait(20)
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(cluster_member, "choose", lambda *_: Interrupted(ran=ran))
     with pytest.raises(KeyboardInterrupt):
         lab.run(folder, interrupt)
     found = lab.statuses(folder)
     assert set(found.values()) == {"pass", "not_run"}
-    assert sorted(key for key, status in found.items() if status == "pass") == sorted(lab.executor.ran)
+    assert sorted(key for key, status in found.items() if status == "pass") == sorted(ran)
     assert lab.left_behind() == []
 
 
