@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import factory_plans as make
 import pytest
-from distributed import Client, LocalCluster, get_worker
+from distributed import Client, Future, LocalCluster, get_worker
 from fake_executor import FakeExecutor
 from rich.console import Console
 
@@ -22,7 +25,7 @@ from hwmatrix.app import execution as executing
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import workshop_of
 from hwmatrix.basics.cache_folder import CACHE_VARIABLE
-from hwmatrix.errors import EngineError, HwmatrixError
+from hwmatrix.errors import EngineError, HwmatrixError, StoreError
 from hwmatrix.host.ci_machines import pruning
 from hwmatrix.host.cluster import connection, offers, parts
 from hwmatrix.host.cluster.keys import make_keys, security
@@ -320,6 +323,95 @@ def test_a_part_whose_workers_die_is_given_up(lab: Lab) -> None:
     with pytest.raises(EngineError, match="1 workers died while they had cpu"):
         lab.run(folder)
     assert sorted(lab.statuses(folder).values()) == ["infra_error", "infra_error", "pass", "pass"]
+
+
+def test_a_part_that_only_waited_on_a_worker_that_died_is_not_blamed(lab: Lab) -> None:
+    plan = make.plan(models=[f"m{number}" for number in range(8)], targets=("cpu",), matrix_sha256=lab.loaded.sha256, timing=False)
+    folder = RunFolder.create(lab.output, plan)
+    lab.executor = Deadly(lab, "m0")
+    lab.client.cluster.scheduler.allowed_failures = 0
+    with pytest.raises(EngineError, match="1 workers died while they had cpu"):
+        lab.run(folder)
+    lost = [key.partition("/")[0] for key, status in lab.statuses(folder).items() if status != "pass"]
+    assert "m0" in lost
+    assert len(lost) == 2  # of one part
+
+
+def test_an_interrupt_while_a_result_arrives_loses_no_cell(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder.create(lab.output, lab.plan())
+    received = Future.result
+    interrupted = threading.Event()
+
+    def result(future: Future[Any], *arguments: Any) -> Any:
+        value = received(future, *arguments)
+        if future.key.startswith("run_cells") and not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+        return value
+
+    monkeypatch.setattr(Future, "result", result)
+    with pytest.raises(KeyboardInterrupt):
+        lab.run(folder)
+    assert sorted(key for key, status in lab.statuses(folder).items() if status == "pass") == sorted(lab.executor.ran)
+
+
+def test_one_archive_that_is_refused_at_the_end_does_not_lose_the_others(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder.create(lab.output, lab.plan())
+    unpack, arrived = cluster.artifacts.unpack, []
+
+    def refused(archive: Path, *arguments: Any, **options: Any) -> Any:
+        arrived.append(archive)
+        if len(arrived) == 2:
+            archive.write_bytes(b"no archive")
+        return unpack(archive, *arguments, **options)
+
+    def interrupt() -> None:
+        if len(arrived) > 1:
+            return
+        deadline = time.monotonic() + 20
+        tasks = lab.client.cluster.scheduler.tasks
+        while sum(key.startswith("run_cells") and task.state == "memory" for key, task in tasks.copy().items()) < 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)  # meanwhile the others finish
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster.artifacts, "unpack", refused)
+    with pytest.raises(KeyboardInterrupt):
+        lab.run(folder, interrupt)
+    assert list(lab.statuses(folder).values()).count("pass") >= 6  # a part has two of the eight cells
+
+
+def test_a_full_disk_here_ends_the_run_and_blames_no_member(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder.create(lab.output, lab.plan())
+    write = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if path.name == "shards.tar" and path.is_relative_to(folder.path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        with pytest.raises(StoreError, match=r"cannot be stored: .*No space left on device\n.*continue with --resume"):
+            lab.run(folder)
+    assert set(lab.statuses(folder).values()) == {"not_run"}
+    lab.run(folder)
+    assert set(lab.statuses(folder).values()) == {"pass"}
+
+
+def test_a_worker_without_hwmatrix_gets_no_work_and_ends_no_run(lab: Lab) -> None:
+    folder = RunFolder.create(lab.output, lab.plan())
+    program = "import sys; sys.modules['hwmatrix'] = None; from distributed.cli.dask_worker import main; main()"
+    options = ("--no-nanny", "--no-dashboard", "--nthreads=1", f"--local-directory={lab.output.parent / 'cluster' / 'foreign'}")
+    address = lab.client.cluster.scheduler_address
+    with subprocess.Popen([sys.executable, "-c", program, address, *options], stderr=subprocess.DEVNULL) as foreign:
+        try:
+            lab.client.wait_for_workers(3, timeout=60)
+            lab.run(folder)
+        finally:
+            foreign.terminate()
+    assert set(lab.statuses(folder).values()) == {"pass"}
+    assert "not every worker of the cluster takes part" in lab.printed.getvalue()
 
 
 def test_an_interrupted_run_keeps_what_was_finished(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

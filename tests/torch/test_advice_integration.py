@@ -37,7 +37,7 @@ def test_what_was_published_decides_and_the_rest_is_expected(tmp_path: Path) -> 
     assert measured(answer) == {"cpu", "openvino", "onnxruntime"}
     openvino = answer["hardware_profile"]["openvino"]
     assert (openvino["level"], round(openvino["speed_up"], 1)) == ("High", 2.4)
-    assert openvino["memory_usage"] == {"peak": 1465, "basis": "measured"}
+    assert openvino["memory_usage"] == {"peak": 1465, "basis": "measured", "dtype": "float32"}
     assert all(answer["hardware_profile"][hardware]["basis"] == "prior" for hardware in NEVER_SEEN)
     assert answer["hardware_profile"]["cpu"]["available"] is True
     assert answer["hardware_profile"]["cpu"]["available_memory_mb"] > 0

@@ -22,7 +22,7 @@ from distributed.scheduler import NoValidWorkerError, NoWorkerError
 from hwmatrix.app import cluster_member as member
 from hwmatrix.app.cluster_member import Failure, Part, PartError, Shards
 from hwmatrix.app.execution import facts_with, finishing, merge_and_report, refuse_gone
-from hwmatrix.errors import ConfigError, EngineError, HwmatrixError, NoTargetAvailableError, Problem
+from hwmatrix.errors import ConfigError, EngineError, HwmatrixError, NoTargetAvailableError, Problem, StoreError
 from hwmatrix.host import artifacts, infrastructure
 from hwmatrix.host.cluster import project
 from hwmatrix.host.cluster.offers import Offer, code_digest, needed
@@ -177,6 +177,7 @@ def run_on(
 
     Raises:
         EngineError: the scheduler is gone.
+        StoreError: the results cannot be stored here.
         HwmatrixError: a target's image, engine or store failed on its last attempt; the others ran.
     """
     with finishing(folder, lambda: merge_and_report(folder, output, workshop.cache_dir, view), view):
@@ -202,13 +203,17 @@ class _Batch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Job:
-    """A part that is under way: its cells on one target. ``attempt`` counts from 1."""
+    """A part that is under way: its cells on one target.
+
+    ``attempt`` counts from 1. ``begun_before`` is how many parts had begun when it was submitted.
+    """
 
     name: str
     target: str
     cells: tuple[CellPlan, ...]
     batch: _Batch
     attempt: int
+    begun_before: int
 
 
 class _ClusterRun:
@@ -241,6 +246,8 @@ class _ClusterRun:
         self._jobs: dict[Future[Shards], _Job] = {}
         self._failed: dict[str, HwmatrixError] = {}
         self._names: dict[str, str] = {}
+        self._begun: Counter[str] = Counter()
+        """How often each part has begun on a member."""
         self._done: set[str] = set()
         self._broken: set[str] = set()
         """The addresses of the members whose last part failed by their fault. Others are preferred to them."""
@@ -261,34 +268,50 @@ class _ClusterRun:
         self._names = names_of(self._client)
         self._client.subscribe_topic(self._member.name, self._show)
         self._client.subscribe_topic(_ALL, self._show_members)
-        self._client.register_plugin(self._member)
         try:
+            self._install()
             groups = grouped(self._plan, todo, costs(self._history), len(self._names))
             for number, group in enumerate(groups, 1):
                 self._submit(group, f"{number} of {len(groups)}", priority=len(groups) - number)
             for future in self._results:
                 self._check_scheduler()
-                self._take(self._jobs.pop(future), future)
+                self._take(self._jobs[future], future)
+                del self._jobs[future]
+                future.release()  # or Dask would make it again if the worker that has it dies
         finally:
             self._end()
         for target in todo:
             self._view.end(target)
         return self._failed
 
+    def _install(self) -> None:
+        """Give every worker its part of the run. One with another hwmatrix cannot take it, and gets no work."""
+        try:
+            self._client.register_plugin(self._member)
+        except Exception as error:  # noqa: BLE001 - whatever a worker that is no member raises
+            self._check_scheduler()
+            self._view.say(f"not every worker of the cluster takes part: {type(error).__name__}: {error}")
+
     def _end(self) -> None:
         """End what still runs on the members, and store what it has finished."""
+        if self._client.status != "running":
+            self._view.say("not every member knows that the run has ended: the scheduler is gone")
+            return
+        for topic in (self._member.name, _ALL):
+            self._finally(self._client.unsubscribe_topic, topic)
+        self._finally(self._client.unregister_worker_plugin, self._member.name)
+        with contextlib.suppress(TimeoutError):
+            for future in as_completed(list(self._jobs), loop=self._client.loop, timeout=_STOPS_WITHIN_S):
+                if future.status == "finished":
+                    self._finally(lambda finished: self._store(finished.result().archive), future)
+        self._finally(self._client.cancel, list(self._jobs))
+
+    def _finally(self, step: Callable[..., object], argument: object) -> None:
+        """Take a step of the end of the run. The others follow even if it fails."""
         try:
-            self._check_scheduler()
-            for topic in (self._member.name, _ALL):
-                self._client.unsubscribe_topic(topic)
-            self._client.unregister_worker_plugin(self._member.name)
-            with contextlib.suppress(TimeoutError):
-                for future in as_completed(list(self._jobs), loop=self._client.loop, timeout=_STOPS_WITHIN_S):
-                    if future.status == "finished":
-                        self._store(future.result().archive)
-            self._client.cancel(list(self._jobs))
-        except (OSError, HwmatrixError) as error:
-            self._view.say(f"not every member knows that the run has ended: {error}")
+            step(argument)
+        except Exception as error:  # noqa: BLE001 - the run's own error is the one to raise
+            self._view.say(f"while the run was ended: {type(error).__name__}: {error}")
 
     def _check_scheduler(self) -> None:
         """Check that the scheduler is there: without it, Dask drops all that was submitted.
@@ -328,7 +351,8 @@ class _ClusterRun:
         part = self._part(name, cells, batch.group, (target,))
         placed = self._placed(self._plan.target(target).backend, cells)
         future = self._client.submit(member.run_cells, part, batch.bundles, pure=False, priority=batch.priority, **placed)
-        self._jobs[future] = _Job(name=name, target=target, cells=cells, batch=batch, attempt=attempt)
+        begun = self._begun.total()
+        self._jobs[future] = _Job(name=name, target=target, cells=cells, batch=batch, attempt=attempt, begun_before=begun)
         self._results.add(future)
 
     def _placed(self, backend: str, cells: Sequence[CellPlan]) -> dict[str, Any]:
@@ -353,31 +377,64 @@ class _ClusterRun:
         return Part(name=name, run_id=self._plan.run_id, plan=to_json(plan), targets=targets)
 
     def _take(self, job: _Job, future: Future[Shards]) -> None:
-        """Store the shards of a part that has ended. Cells that it did not finish are tried again, or recorded as our failure."""
+        """Store the shards of a part that has ended. Cells that it did not finish are tried again, or recorded as our failure.
+
+        Raises:
+            EngineError: the scheduler is gone.
+            StoreError: the results cannot be stored here.
+        """
         try:
             shards = future.result()
-            failure = shards.failure
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - whatever the transfer raised
+            failure = self._failure_of(job, future, error)
             if failure is None:
-                self._broken.discard(shards.address)
-            self._store(shards.archive)
-        except PartError as error:
-            failure = error.failure
-        except KilledWorker as error:
-            failure = Failure(message=f"{error.allowed_failures + 1} workers died while they had {job.name}", retry=False)
-        except (NoValidWorkerError, NoWorkerError) as error:
-            if isinstance(error, NoValidWorkerError) and error.worker_restrictions:  # those that were preferred are gone
-                self._broken.clear()
                 self._start(job.name, job.cells, job.batch, attempt=job.attempt)
                 return
-            why = f"no worker that can run {job.target} is left in the cluster"
-            failure = Failure(message=why, advice="Start one, then continue with --resume.", retry=False)
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - whatever the transfer raised, or what arrived is not what members send
-            self._check_scheduler()
-            failure = Failure(message=f"{type(error).__name__}: {error}")
-        future.release()  # or Dask would make it again if the worker that has it dies
+        else:
+            if shards.failure is None:
+                self._broken.discard(shards.address)
+            failure = self._stored(job, shards) or shards.failure
         left = tuple(cell for cell in job.cells if cell.key not in self._done)
         if left:
             self._again(job, left, failure or Failure(message="not all of its cells were run"))
+
+    def _failure_of(self, job: _Job, future: Future[Shards], error: BaseException) -> Failure | None:
+        """Why a part has no result; None: for no fault of its own or of its member, so it is to be submitted again.
+
+        Raises:
+            EngineError: the scheduler is gone.
+        """
+        if isinstance(error, PartError):
+            return error.failure
+        if isinstance(error, KilledWorker):
+            own, deaths = error.task == future.key, error.allowed_failures + 1
+            if own and self._begun[job.name] < deaths and self._begun.total() > job.begun_before:  # it waited while others killed them
+                return None
+            what = job.name if own else f"the bundles of {job.name}"
+            return Failure(message=f"{deaths} workers died while they had {what}", retry=not own)
+        if isinstance(error, NoValidWorkerError) and error.worker_restrictions:  # those that were preferred are gone
+            self._broken.clear()
+            return None
+        if isinstance(error, NoValidWorkerError | NoWorkerError):
+            why = f"no worker that can run {job.target} is left in the cluster"
+            return Failure(message=why, advice="Start one, then continue with --resume.", retry=False)
+        self._check_scheduler()
+        return Failure(message=f"{type(error).__name__}: {error}")
+
+    def _stored(self, job: _Job, shards: Shards) -> Failure | None:
+        """Store what a member sent. Return what is wrong with it.
+
+        Raises:
+            StoreError: it cannot be stored here.
+        """
+        try:
+            self._store(shards.archive)
+        except Exception as error:
+            if isinstance(error, OSError) or isinstance(error.__cause__, OSError):
+                advice = "Free disk space, then continue with --resume: finished parts are kept."
+                raise StoreError(f"{self._folder.path}: the results of {job.name} cannot be stored: {error}", advice=advice) from error
+            return Failure(message=f"{type(error).__name__}: {error}")
+        return None
 
     def _again(self, job: _Job, left: tuple[CellPlan, ...], failure: Failure) -> None:
         """Try cells once more, or record why they have no verdict."""
@@ -419,6 +476,9 @@ class _ClusterRun:
     def _show(self, event: tuple[float, dict[str, Any]]) -> None:
         """Show what a member sent. Dask calls it in a thread of its own."""
         message = event[1]
+        if "begun" in message:
+            self._begun[message["begun"]] += 1
+            return
         if "say" in message:
             self._view.say(message["say"])
         else:

@@ -242,7 +242,7 @@ def _at_work(part: Part) -> Iterator[_Work]:
     if not isinstance(member, Member):
         raise PartError(_failure(worker, EngineError("the run has ended")))
     view = _Reporting(worker, member.name)
-    view.say(part.name)
+    view.begun(part.name)
     try:
         with tempfile.TemporaryDirectory(dir=worker.local_directory, prefix="part-", ignore_cleanup_errors=True) as folder:
             environment, loaded = read_environment(), member.matrix()
@@ -255,7 +255,7 @@ def _at_work(part: Part) -> Iterator[_Work]:
         removed = None if member.cache_limit_gb is None else keep_under(member.cache_limit_gb, bundles_folder(environment.cache), ())
         if removed is not None:
             view.say(removed)
-    except (HwmatrixError, OSError, _StoppedError) as error:
+    except (Exception, _StoppedError) as error:
         member.forget_executors()
         raise PartError(_failure(worker, error)) from error
 
@@ -330,6 +330,11 @@ class _Reporting:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         pass
+
+    def begun(self, part: str) -> None:
+        """Send that a part has begun, and show it."""
+        self._worker.log_event(self._topic, {"begun": part})
+        self.say(part)
 
     def say(self, text: str) -> None:
         """Send a step."""

@@ -297,7 +297,7 @@ class HardwareAwareModelClassifier:
 
     def _candidate(self, subject: Subject, machine: Mapping[str, Detection]) -> Candidate:
         measured = self._measured(subject)
-        return Candidate(subject=subject, profiles=self._profiles(subject, machine, measured), measured=measured)
+        return Candidate(subject=subject, profiles=self._profiles(subject, machine, measured if self._bounds else ()), measured=measured)
 
     def _profiles(
         self,

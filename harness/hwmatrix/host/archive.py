@@ -81,7 +81,7 @@ def extract(archive: Path, into: Path, plan: Plan, limits: Limits, *, large: Cal
     """
     try:
         names = _extract(archive, into, limits, large)
-    except (tarfile.TarError, OSError, EOFError, RecursionError) as error:
+    except (tarfile.TarError, OSError, EOFError, RecursionError, ValueError) as error:
         raise StoreError(f"{archive}: it cannot be read as an archive: {error}", advice=_ADVICE) from error
     if PLAN not in names:
         raise refused(archive, f"it has no {PLAN}")

@@ -71,11 +71,11 @@ def resolve_device(
         classify: returns what a model is; by default the classifier of names.
 
     A part that fails with an error of ours, an ImportError or an OSError counts as missing. A warning, ``level`` and ``missing`` report
-    it. PyTorch replaces detection, and the words of the model's name replace the classifier. Without both, the preference is used
-    unchecked, or the CPU.
+    it. PyTorch replaces detection, and the words of the model's name replace the classifier; if they say nothing, the order is that of an
+    unknown model. Without both, the preference is used unchecked, or the CPU.
 
     Raises:
-        ConfigError: the preference is not a hardware name, or the model's name is invalid.
+        ConfigError: the preference is not a hardware name.
     """
     preferred = None if preference in {None, AUTO} else backend_of(str(preference)).value
     missing: list[str] = []
@@ -85,7 +85,7 @@ def resolve_device(
         level, hardware, passed_over = Level.DEFAULT if preferred is None else Level.PREFERENCE, preferred or Backend.CPU.value, {}
     else:
         level = Level.FULL if not missing else Level.BASIC_DETECTION if detected is None else Level.NAME_HEURISTIC
-        kind = kind or by_name(model)
+        kind = kind or _answer_of("the model's name", lambda: by_name(model), [])
         order = order_of(kind, preferred=preferred)
         absent = torch_absences() if detected is None else {name: _absence(detected.get(name)) for name in order}
         hardware = next((name for name in order if absent[name] is None), Backend.CPU.value)  # this code runs on a CPU

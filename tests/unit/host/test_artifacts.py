@@ -186,6 +186,15 @@ def test_headers_without_end_are_refused(there: Path, here: Path, tmp_path: Path
         unpack(tmp_path / "bad.tar", here)
 
 
+def test_attributes_that_tarfile_cannot_read_are_refused(here: Path, tmp_path: Path) -> None:
+    entry = tarfile.TarInfo("plan.json")
+    entry.pax_headers = {"GNU.sparse.map": "a,b"}
+    with tarfile.open(tmp_path / "bad.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(entry)
+    with pytest.raises(StoreError, match="cannot be read as an archive"):
+        unpack(tmp_path / "bad.tar", here)
+
+
 def test_a_duplicate_name_is_refused(there: Path, here: Path, tmp_path: Path) -> None:
     pack(there, "cpu", tmp_path / "good.tar")
     again = tarfile.TarInfo("plan.json")

@@ -114,6 +114,11 @@ def test_without_the_classifier_the_name_is_used() -> None:
     assert found.classification.family is Family.AUDIO
 
 
+def test_a_name_that_says_nothing_gives_the_order_of_an_unknown_model() -> None:
+    found = resolve_device("./my-bert", detect=here("mps"))  # a folder that does not exist
+    assert (found.hardware, found.level, found.classification) == ("mps", Level.NAME_HEURISTIC, None)
+
+
 def test_without_both_the_unchecked_preference_or_the_cpu_is_used(caplog: pytest.LogCaptureFixture) -> None:
     parts = {"detect": failing(ImportError("detection")), "classify": failing(ImportError("classifier"))}
     asked = resolve_device("bert", "cuda", **parts)

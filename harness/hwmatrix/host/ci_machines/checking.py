@@ -70,7 +70,7 @@ def check(spec: MatrixSpec, targets: Sequence[str], environment: Mapping[str, st
     findings = [_git(environment), *_python(environment, native)]
     if contained:
         findings += _engine(engine, problem, advice, tuple(contained))
-    if engine:
+    if engine and engine.url.startswith("unix://"):  # else its disk is another machine's
         findings += _images_space(info, {name: target for name, target in contained.items() if name not in built})
     findings += [_cache_space(cache), *_hardware(chosen)]
     findings += _toolkit(info, environment, tuple(name for name, target in chosen.items() if target.gpus))
@@ -149,7 +149,7 @@ def _images_space(info: Mapping[str, Any], unbuilt: Mapping[str, TargetSpec]) ->
             tuple(name for name, target in unbuilt.items() if target.base == base),
         )
         for base in dict.fromkeys(target.base for target in unbuilt.values())
-        if root.exists()  # else the engine is on another machine
+        if root.exists()  # else the engine has a file system of its own
     ]
 
 
@@ -159,7 +159,10 @@ def _cache_space(cache: Path) -> Finding:
 
 
 def _space(what: str, folder: Path, needed: int, mend: str, targets: tuple[str, ...] = ()) -> Finding:
-    free = _free_mb(folder)
+    try:
+        free = _free_mb(folder)
+    except OSError as error:
+        return _finding(what, f"{folder} cannot be used: {error}", mend, targets)
     return _finding(what, f"{free} MB free in {folder}, up to {needed} MB needed", None if free >= needed else mend, targets)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 from pathlib import Path
@@ -176,6 +177,22 @@ def test_space_is_needed_for_images_that_are_not_built(machine: Machine) -> None
     assert machine.missing("cpu") == ()
     machine.free[machine.folder / "cache"] = 3
     assert machine.missing("cpu") == ("space for the cache",)
+
+
+def test_the_disk_of_a_remote_engine_is_not_that_of_this_machine(machine: Machine) -> None:
+    machine.free[machine.folder / "docker"] = 100
+    machine.has_engine(engine(url="ssh://elsewhere"))
+    assert machine.missing("cpu") == ()
+
+
+def test_a_cache_that_cannot_be_looked_at_has_advice(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(checking, "_free_mb", denied)
+    finding = findings(machine.check("cpu"))["space for the cache"]
+    assert finding.state is State.MISSING
+    assert "HWMATRIX_CACHE" in str(finding.mend)
 
 
 def test_cuda_needs_a_gpu_and_an_engine_that_uses_the_toolkit(machine: Machine) -> None:
