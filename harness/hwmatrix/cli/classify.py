@@ -365,7 +365,7 @@ def _memory(needs: RequirementsAnswer) -> str:
 def _amounts(needs: Mapping[str, Any]) -> str:
     known = (
         ("min_memory_mb", "{:.0f} MiB"),
-        ("recommended_memory_mb", "better {:.0f}"),
+        ("recommended_memory_mb", "recommended {:.0f} MiB"),
         ("cpu_cores", "{} cores"),
         ("disk_space_mb", "disk {} MiB"),
         ("batch_size", "batches up to {}"),

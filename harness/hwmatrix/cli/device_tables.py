@@ -29,7 +29,7 @@ def show_summary(answer: Mapping[str, Any]) -> None:
     rows = [
         (
             row["hardware"],
-            "yes" if row["available"] else "no",
+            "yes" if row["available"] else "no" if _is_needed(row) else "image",
             row["name"] or "",
             _memory(row["hardware"], row["features"]),
             _versions(row["hardware"], row["features"]),
@@ -39,9 +39,12 @@ def show_summary(answer: Mapping[str, Any]) -> None:
     ]
     console = Console()
     _print(console, ("hardware", "here", "name", "memory", "versions", "container"), rows)
-    missing = [row for row in answer["hardware"] if not row["available"]]
+    missing = [row for row in answer["hardware"] if not row["available"] and _is_needed(row)]
+    brought = [row for row in answer["hardware"] if not row["available"] and not _is_needed(row)]
     unseen = [row for row in answer["hardware"] if row["available"] and not row["in_container"]["visible"]]
     _print_reasons(console, "not here:", [(row["hardware"], row["reason"]) for row in missing])
+    title = "not installed here, but hwmatrix matrix makes an image or an environment with it:"
+    _print_reasons(console, title, [(row["hardware"], row["reason"]) for row in brought])
     _print_reasons(console, "here, but not in a container:", [(row["hardware"], row["in_container"]["why"]) for row in unseen])
     browsers = ", ".join(
         f"{browser['name']} ({browser['program']}{'' if browser['driven'] else '; not supported for WebGPU and WebNN'})"
@@ -223,6 +226,11 @@ def _amount(mib: float | None) -> str:
 
 def _part_of(part: float | None, whole: float | None) -> str:
     return f"{_amount(part).removesuffix(' GiB') or '?'} of {_amount(whole) or '?'}"
+
+
+def _is_needed(row: Mapping[str, Any]) -> bool:
+    """Whether this hardware must be part of the machine, since no image can bring it."""
+    return descriptor_of(row["hardware"]).hardware.needed_here
 
 
 def _is_here(answer: Mapping[str, Any], hardware: str) -> bool:

@@ -11,14 +11,13 @@ from rich.console import Console
 
 from hwmatrix.basics.escape import short
 from hwmatrix.basics.text import plain
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Targets, known
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Targets, recorded_names
 from hwmatrix.cli.tables import print_table
 from hwmatrix.cli.terminal import echo, runnable, safe_text
 from hwmatrix.report.contract import GroupsDocument
 from hwmatrix.report.groups import Scope, group_entries, groups_of
 from hwmatrix.report.numbers import NOTHING
 from hwmatrix.report.rows import read
-from hwmatrix.store.reading import database_at
 
 if TYPE_CHECKING:
     from hwmatrix.report.groups import FailureGroup
@@ -54,8 +53,8 @@ def groups_command(
 
         hwmatrix groups --database reports/published --format json
     """
-    rows = read(database_at(database), run_id)
-    wanted = known("--targets", targets or (), {cell.target: None for cell in rows.cells})
+    rows, wanted = read(database, run_id), targets or []
+    recorded_names("--targets", wanted, {cell.target for cell in rows.cells}, database)
     groups = tuple(group for group in groups_of(rows) if not wanted or group.target in wanted)
     if output is Format.JSON:
         document = GroupsDocument(schema="hwmatrix/groups/1", run_id=rows.run.run_id, groups=group_entries(groups))

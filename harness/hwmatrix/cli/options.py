@@ -214,6 +214,7 @@ def recorded(database: Path) -> Path:
 
 
 def chosen_cells(
+    database: Path,
     cells: Iterable[CellRow],
     dtypes: Sequence[str] | None,
     size: Size | None,
@@ -225,7 +226,7 @@ def chosen_cells(
         ConfigError: there are none in one of the precisions.
     """
     found = list(cells)
-    known("--dtype", dtypes or (), {cell.dtype.value for cell in found})
+    recorded_names("--dtype", dtypes or (), {cell.dtype.value for cell in found}, database)
     return [
         cell
         for cell in found
@@ -245,6 +246,21 @@ def known(option: str, names: Sequence[str], allowed: Collection[str]) -> tuple[
     if problems:
         raise ConfigError(problems)
     return tuple(names)
+
+
+def recorded_names(option: str, names: Sequence[str], recorded: Collection[str], database: Path) -> None:
+    """Check that a database has these models, targets or precisions.
+
+    Raises:
+        ConfigError: lists the others, each with a suggestion.
+    """
+    problems = [
+        Problem(where=option, what=f"{database} has no {name!r}", hint=f"{near_miss(name, recorded)}; other results: --database PATH")
+        for name in names
+        if name not in recorded
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def progress(*, verbose: bool) -> View:

@@ -125,7 +125,8 @@ def _as_the_best(cell: MeasuredCell, table: ChoiceEntry) -> str:
     settings = f"{table.size.value}, {cell.name}, batch {table.batch}, run {cell.run_id}"
     times = f", {cell.speed_up:.2g} times as fast as cpu in float32" if cell.speed_up else ""
     rule, host = table.rule.partition(";")[0], (table.host or "unknown")[:6]
-    return f"{cell.hardware}: measured: pass ({settings}): {speed}{times}, {rule}, among the hardware here, compared on machine {host}"
+    where = f"{host}, whose processor has {', '.join(table.lacking)} and this machine's has not" if table.lacking else host
+    return f"{cell.hardware}: measured: pass ({settings}): {speed}{times}, {rule}, among the hardware here, compared on machine {where}"
 
 
 def _rule(profile: HardwareProfile, priority: Sequence[Backend]) -> str:

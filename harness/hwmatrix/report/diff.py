@@ -16,6 +16,8 @@ from hwmatrix.report.rows import RunRow, build, scope
 from hwmatrix.store.reading import database_at, reading, records
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import duckdb
 
 
@@ -170,13 +172,24 @@ def make_diff(old: Side, new: Side, *, across_dtype: bool = False) -> Diff:
 
 
 def why_nothing_compared(diff: Diff) -> str:
-    """Why no cell is in both runs: the settings of which they have no value in common, with the values."""
-    differing = []
+    """Why no cell is in both runs: the settings of which they have no value in common, or that alone keep cells apart, with the values."""
+    sides = [[cell.identity._asdict() for cell in side.cells] for side in (diff.old, diff.new)]
+    apart, alone = [], []
     for name in Identity._fields:
-        before, after = (sorted({str(getattr(cell.identity, name)) for cell in side.cells}) for side in (diff.old, diff.new))
-        if not {*before} & {*after} and not (diff.across_dtype and name == "precision"):
-            differing.append(f"{name.replace('_', ' ')} {_some(before)} / {_some(after)}")
-    return f"no cell is in both: {', '.join(differing) or 'each setting has values in both, but never together'}"
+        if diff.across_dtype and name == "precision":
+            continue
+        before, after = ({str(cell[name]) for cell in side} for side in sides)
+        others = [{frozenset((cell | {name: None}).items()): str(cell[name]) for cell in side} for side in sides]
+        alike = others[0].keys() & others[1].keys()
+        if not before & after:
+            apart.append(_differs(name, before, after))
+        elif alike and name not in {"model", "target"}:
+            alone.append(_differs(name, *({side[each] for each in alike} for side in others)))
+    return f"no cell is in both: {', '.join(apart or alone) or 'each setting has values in both, but never together'}"
+
+
+def _differs(name: str, before: Iterable[str], after: Iterable[str]) -> str:
+    return f"{name.replace('_', ' ')} {_some(sorted(before))} / {_some(sorted(after))}"
 
 
 def _missing_targets(old: Side, new: Side) -> tuple[str, ...]:

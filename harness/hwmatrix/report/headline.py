@@ -38,7 +38,8 @@ def headline(rows: ReportRows) -> str:
             first.setdefault(line.column.target, f"{shown.target} {shown.dtype}".strip() + f" {counted}")
     days = sorted({f"{span[name]:%Y-%m-%d}" for span in rows.analysis.span for name in ("oldest_at", "newest_at")})
     executed = sum(span["executed"] for span in rows.analysis.span)
-    counted = f"{plural(found.models, 'model')} in {plural(executed, 'cell')}, executed {' to '.join(days)}"
+    models = sum(span["models"] for span in rows.analysis.span)
+    counted = f"{plural(models, 'model')} in {plural(executed, 'cell')}, executed {' to '.join(days)}"
     which = "Of the models that were tried there, in float32 unless named, one forward pass is right for"
     lines.append(f"*{counted}. {which}: {', '.join(first.values())}.")
     quiet = [row for row in rows.analysis.speeds if row["workload"] == "forward" and row["dtype"] in {None, "float32"}]

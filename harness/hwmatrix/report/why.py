@@ -24,6 +24,7 @@ WHY_SCHEMA: Final = "hwmatrix/why/1"
 NEAREST: Final = 4
 """How many alternatives are shown."""
 _LOG_LINES: Final = 12
+_OTHER: Final = "or name other results: --database PATH"
 _NO_END: Final = frozenset({Status.PASS, Status.NOT_RUN, Status.UNAVAILABLE})
 
 
@@ -89,9 +90,11 @@ def explain(database: Path, model: str, target: str, *, run_id: str | None = Non
 def _unknown_cell(rows: ReportRows, model: str, target: str) -> Problem:
     models = {cell.model for cell in rows.cells}
     if model not in models:
-        return Problem(where="MODEL", what=f"run {rows.run.run_id} has no model {model!r}", hint=near_miss(model, models))
+        return Problem(where="MODEL", what=f"run {rows.run.run_id} has no model {model!r}", hint=f"{near_miss(model, models)}; {_OTHER}")
     targets = {cell.target for cell in rows.cells if cell.model == model}
-    return Problem(where="TARGET", what=f"run {rows.run.run_id} has no {model} on {target!r}", hint=near_miss(target, targets))
+    return Problem(
+        where="TARGET", what=f"run {rows.run.run_id} has no {model} on {target!r}", hint=f"{near_miss(target, targets)}; {_OTHER}"
+    )
 
 
 def _answer(rows: ReportRows, cell: CellRow, stages: dict[Stage, float]) -> Answer:

@@ -35,7 +35,9 @@ def database_at(place: Path) -> Path:
 
 @contextlib.contextmanager
 def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a merged database for reading. No query, and no view in it, can change it or access any other file.
+    """Open a merged database, or the one in a folder of reports, for reading.
+
+    No query, and no view in it, can change it or access any other file.
 
     It uses one thread: floats are always summed in the same order, so the same rows give the same bytes.
 
@@ -43,6 +45,7 @@ def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         StoreError: it is missing, is not a merged database, is being written, or is of an unsupported version; also for
             any error of the database inside the block.
     """
+    database = database_at(database)
     if not database.is_file():
         raise StoreError(f"{database}: there is no such file", advice=_MISSING_ADVICE)
     try:

@@ -81,7 +81,7 @@ def test_a_model_with_the_basis_of_every_answer(capsys: pytest.CaptureFixture[st
         "bert-base-uncased: embedding, masked_lm (confidence 0.",
         "recommended template: hf_embedding_template.py",
         "why: [measured] cpu: measured: pass (full, float32, batch 1, run run-1)",
-        "expected by the Hardware-Model Integration Guide: cpu, 2000 MiB, better 4000, 2 cores, disk 500 MiB, batches up to 1",
+        "expected by the Hardware-Model Integration Guide: cpu, 2000 MiB, recommended 4000 MiB, 2 cores, disk 500 MiB, batches up to 1",
         "the model works",
         "not measured; expected High",
     ):

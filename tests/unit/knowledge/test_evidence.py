@@ -132,7 +132,6 @@ def test_unreadable_files_are_errors_with_advice(tmp_path: Path, path: Path) -> 
         connection.execute("CREATE TABLE t (x INTEGER)")
     cases = [
         (tmp_path / "none.duckdb", "there is no such file"),
-        (tmp_path, "there is no such file"),
         (text, "cannot be read as a merged database"),
         (other, "not a merged database of hwmatrix"),
         (change(path, "UPDATE meta SET value = '99'"), "schema version 99, this hwmatrix reads 15"),

@@ -19,9 +19,9 @@ def test_readme_says_what_the_published_database_says() -> None:
     assert headline(rows) in text
     (span,) = rows.analysis.span
     assert on_record(ROOT / "reports" / "published").answer()[0]["cells"] == span["executed"], "one count of cells everywhere"
-    models = {cell.model for cell in rows.cells}
     cpu = [cell for cell in rows.cells if (cell.target, cell.dtype, cell.workload) == ("cpu", "float32", "forward") and cell.level]
     tried, wrong = {cell.model for cell in cpu}, {cell.model for cell in cpu if cell.status != "pass"}
+    models = {cell.model for cell in rows.cells if cell.level}
     assert f"{len(models):,} models in {span['executed']:,} cells" in text
     assert f"cpu {len(tried) - len(wrong)} of {len(tried)}" in text
     changed = {

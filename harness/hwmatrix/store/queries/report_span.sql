@@ -1,6 +1,7 @@
 -- The dates of the run's evidence: its oldest cell and its newest. No row if nothing was executed.
 SELECT
     count(*) AS executed,
+    count(DISTINCT model) AS models,
     count(*) FILTER (WHERE status = 'pass' AND execution <> 'emulated' AND p50_ms IS NOT NULL) AS timed,
     min(started_at) AS oldest_at,
     max(started_at) AS newest_at,
