@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     """A target, the tag of its image, and the image's id."""
 
 NEVER: Final = "org.hwmatrix.push"
-"""A label. With the value ``never`` in a Dockerfile, it keeps its image out of every registry."""
+"""A label. With the value ``never``, it keeps an image and all images built on it out of every registry."""
 _DECLARED: Final = re.compile(r'^[^#\n]*\borg\.hwmatrix\.push="?never\b', re.MULTILINE)
 _DIGEST: Final = re.compile(r"digest: (sha256:[0-9a-f]{64})\b")
 """In the last line that ``docker push`` prints."""
@@ -91,9 +91,12 @@ def publish(built: Sequence[Built], *, prefix: str, environment: Mapping[str, st
     In a step of a workflow, the name and the digest of a single image become outputs of the step.
 
     Raises:
+        ConfigError: the label of an image, which it may have from the image that it is built on, forbids it; then nothing is pushed.
         EngineError: the engine or the registry refuses.
     """
     engine = connect(environment)
+    with contextlib.closing(engine.client()) as client:
+        refuse([target for target, _, image_id in built if client.images.get(image_id).labels.get(NEVER, "").strip().lower() == "never"])
     if not engine.keeps_attestations:
         say("pushing without SBOM and provenance: they need docker buildx and an engine with containerd's image store")
     pushed = []

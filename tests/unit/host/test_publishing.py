@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_engine import engine
@@ -10,6 +11,7 @@ from fake_engine import engine
 from hwmatrix.cli import main
 from hwmatrix.errors import ConfigError
 from hwmatrix.host import publishing
+from hwmatrix.host.engine import Engine
 from hwmatrix.host.source_repository import web_address
 from hwmatrix.matrix.load import load
 
@@ -47,10 +49,24 @@ def test_an_invalid_address_is_reported_before_anything_is_built() -> None:
     assert main.main(["images", "--push", "team", "--matrix", str(ROOT / "matrix.yaml")]) == 2
 
 
+class Client:
+    """A docker client with images; one has a label from the image that it is built on."""
+
+    def __init__(self) -> None:
+        self.images = self
+
+    def get(self, image_id: str) -> SimpleNamespace:
+        return SimpleNamespace(labels={"org.hwmatrix.push": "Never"} if image_id == "sha256:built-on-qnn" else {})
+
+    def close(self) -> None:
+        pass
+
+
 @pytest.fixture
 def pushes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """An engine with the images of cpu and webgpu. Returns the names of the pushed images."""
+    """An engine with the images of cpu and webgpu, and one that is built on qnn. Returns the names of the pushed images."""
     done: list[str] = []
+    monkeypatch.setattr(Engine, "client", lambda _engine: Client())
     monkeypatch.setattr(publishing, "connect", lambda *_, **__: engine())
     monkeypatch.setattr(publishing, "push", lambda _engine, _image, reference, _on_line: done.append(reference) or DIGEST)
     return done
@@ -68,6 +84,12 @@ def publish(*built: tuple[str, str, str], **environment: str) -> list[str]:
 def test_images_are_pushed_by_target_and_version(pushes: list[str]) -> None:
     assert f"pushed r.example:5000/x/cpu:1 as {DIGEST}" in publish(CPU, WEBGPU)
     assert pushes == ["r.example:5000/x/cpu:1", "r.example:5000/x/webgpu:1"]
+
+
+def test_an_image_that_is_built_on_one_with_the_label_is_refused_and_nothing_is_pushed(pushes: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"--targets mine: the label org\.hwmatrix\.push=never"):
+        publish(CPU, ("mine", "hwmatrix/mine:1", "sha256:built-on-qnn"))
+    assert pushes == []
 
 
 @pytest.mark.usefixtures("pushes")

@@ -197,6 +197,8 @@ def _remove_image(item: Item, client: docker.DockerClient | None) -> str | None:
         return "no engine answers"
     for place in item.places:
         try:
+            if place.startswith("sha256:") and client.images.get(place).tags:
+                return "it was tagged meanwhile"
             client.images.remove(place, force=False)  # the engine itself refuses to remove an image that a container uses
         except ImageNotFound:
             continue

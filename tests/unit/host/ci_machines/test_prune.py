@@ -243,6 +243,13 @@ class Engine:
     def list(self, **_: Any) -> Iterator[Any]:
         return iter([type("Container", (), {"name": name})() for name in self.running])
 
+    def get(self, name: str) -> Any:
+        from docker.errors import ImageNotFound
+
+        if name not in self.known:
+            raise ImageNotFound(name)
+        return type("Image", (), {"tags": ["mine/now:1"] if name == "sha256:tagged" else []})()
+
     def remove(self, name: str, *, force: bool) -> None:
         from docker.errors import APIError, ImageNotFound
 
@@ -259,9 +266,10 @@ def old_image(*places: str) -> Item:
 
 
 def test_an_image_that_a_container_uses_stays() -> None:
-    engine: Any = Engine({"sha256:1", "sha256:used", "hwmatrix/a:0", "hwmatrix/b:0"})
+    engine: Any = Engine({"sha256:1", "sha256:used", "sha256:tagged", "hwmatrix/a:0", "hwmatrix/b:0"})
     assert pruning.remove(old_image("sha256:1"), engine) is None
     assert "being used" in str(pruning.remove(old_image("sha256:used"), engine))
+    assert pruning.remove(old_image("sha256:tagged"), engine) == "it was tagged meanwhile"
     assert pruning.remove(old_image("sha256:gone"), engine) is None
     assert pruning.remove(old_image("hwmatrix/a:0", "hwmatrix/b:0"), engine) is None
     assert engine.removed == ["sha256:1", "hwmatrix/a:0", "hwmatrix/b:0"]
