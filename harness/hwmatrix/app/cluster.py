@@ -203,17 +203,13 @@ class _Batch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Job:
-    """A part that is under way: its cells on one target.
-
-    ``attempt`` counts from 1. ``begun_before`` is how many parts had begun when it was submitted.
-    """
+    """A part that is under way: its cells on one target. ``attempt`` counts from 1."""
 
     name: str
     target: str
     cells: tuple[CellPlan, ...]
     batch: _Batch
     attempt: int
-    begun_before: int
 
 
 class _ClusterRun:
@@ -351,8 +347,7 @@ class _ClusterRun:
         part = self._part(name, cells, batch.group, (target,))
         placed = self._placed(self._plan.target(target).backend, cells)
         future = self._client.submit(member.run_cells, part, batch.bundles, pure=False, priority=batch.priority, **placed)
-        begun = self._begun.total()
-        self._jobs[future] = _Job(name=name, target=target, cells=cells, batch=batch, attempt=attempt, begun_before=begun)
+        self._jobs[future] = _Job(name=name, target=target, cells=cells, batch=batch, attempt=attempt)
         self._results.add(future)
 
     def _placed(self, backend: str, cells: Sequence[CellPlan]) -> dict[str, Any]:
@@ -399,7 +394,7 @@ class _ClusterRun:
             self._again(job, left, failure or Failure(message="not all of its cells were run"))
 
     def _failure_of(self, job: _Job, future: Future[Shards], error: BaseException) -> Failure | None:
-        """Why a part has no result; None: for no fault of its own or of its member, so it is to be submitted again.
+        """Why a part has no result; None: the members that were preferred are gone, so it is to be submitted again.
 
         Raises:
             EngineError: the scheduler is gone.
@@ -408,11 +403,10 @@ class _ClusterRun:
             return error.failure
         if isinstance(error, KilledWorker):
             own, deaths = error.task == future.key, error.allowed_failures + 1
-            if own and self._begun[job.name] < deaths and self._begun.total() > job.begun_before:  # it waited while others killed them
-                return None
             what = job.name if own else f"the bundles of {job.name}"
-            return Failure(message=f"{deaths} workers died while they had {what}", retry=not own)
-        if isinstance(error, NoValidWorkerError) and error.worker_restrictions:  # those that were preferred are gone
+            waited = self._begun[job.name] < deaths  # Dask counts the death of a worker against all that waited there, too
+            return Failure(message=f"{deaths} workers died while they had {what}", retry=waited or not own)
+        if isinstance(error, NoValidWorkerError) and error.worker_restrictions:
             self._broken.clear()
             return None
         if isinstance(error, NoValidWorkerError | NoWorkerError):

@@ -54,7 +54,7 @@ def groups_command(
         hwmatrix groups --database reports/published --format json
     """
     rows, wanted = read(database, run_id), targets or []
-    recorded_names("--targets", wanted, {cell.target for cell in rows.cells}, database)
+    recorded_names("--targets", wanted, {cell.target for cell in rows.cells}, f"run {rows.run.run_id}")
     groups = tuple(group for group in groups_of(rows) if not wanted or group.target in wanted)
     if output is Format.JSON:
         document = GroupsDocument(schema="hwmatrix/groups/1", run_id=rows.run.run_id, groups=group_entries(groups))

@@ -214,7 +214,6 @@ def recorded(database: Path) -> Path:
 
 
 def chosen_cells(
-    database: Path,
     cells: Iterable[CellRow],
     dtypes: Sequence[str] | None,
     size: Size | None,
@@ -226,7 +225,7 @@ def chosen_cells(
         ConfigError: there are none in one of the precisions.
     """
     found = list(cells)
-    recorded_names("--dtype", dtypes or (), {cell.dtype.value for cell in found}, database)
+    recorded_names("--dtype", dtypes or (), {cell.dtype.value for cell in found}, "what is chosen")
     return [
         cell
         for cell in found
@@ -248,14 +247,16 @@ def known(option: str, names: Sequence[str], allowed: Collection[str]) -> tuple[
     return tuple(names)
 
 
-def recorded_names(option: str, names: Sequence[str], recorded: Collection[str], database: Path) -> None:
-    """Check that a database has these models, targets or precisions.
+def recorded_names(option: str, names: Sequence[str], recorded: Collection[str], where: str) -> None:
+    """Check that recorded cells have these models, targets or precisions. ``where`` names the cells.
 
     Raises:
         ConfigError: lists the others, each with a suggestion.
     """
+    from hwmatrix.store.reading import OTHER_RESULTS
+
     problems = [
-        Problem(where=option, what=f"{database} has no {name!r}", hint=f"{near_miss(name, recorded)}; other results: --database PATH")
+        Problem(where=option, what=f"{where} has no {name!r}", hint=f"{near_miss(name, recorded)}; {OTHER_RESULTS}")
         for name in names
         if name not in recorded
     ]

@@ -74,11 +74,11 @@ def show_command(
     """
     where = recorded(database)
     rows, models = read(where, run), [name_on_record(name, where) for name in models or ()]
-    recorded_names("--models", models, {cell.model for cell in rows.cells}, where)
-    recorded_names("--targets", targets or (), {cell.target for cell in rows.cells}, where)
+    recorded_names("--models", models, {cell.model for cell in rows.cells}, f"run {rows.run.run_id}")
+    recorded_names("--targets", targets or (), {cell.target for cell in rows.cells}, f"run {rows.run.run_id}")
     known("--status", status or (), {each.value for each in Status})
     named = (cell for cell in rows.cells if (not models or cell.model in models) and (not targets or cell.target in targets))
-    cells = chosen_cells(where, named, dtypes, size, generation)
+    cells = chosen_cells(named, dtypes, size, generation)
     if status:
         wanted = {(cell.model, cell.size) for cell in cells if cell.status.value in status}
         cells = [cell for cell in cells if (cell.model, cell.size) in wanted]

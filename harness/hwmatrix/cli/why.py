@@ -77,7 +77,7 @@ def why_command(
     """
     where = recorded(database)
     found = explain(where, name_on_record(model, where), target, run_id=run)
-    chosen = {cell.cell_key for cell in chosen_cells(where, [answer.cell for answer in found], dtypes, size, generation)}
+    chosen = {cell.cell_key for cell in chosen_cells([answer.cell for answer in found], dtypes, size, generation)}
     answers = tuple(answer for answer in found if answer.cell.cell_key in chosen)
     if not answers:
         there = "; ".join(dict.fromkeys(_settings(answer.cell) for answer in found))

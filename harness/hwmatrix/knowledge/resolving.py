@@ -85,7 +85,8 @@ def resolve_device(
         level, hardware, passed_over = Level.DEFAULT if preferred is None else Level.PREFERENCE, preferred or Backend.CPU.value, {}
     else:
         level = Level.FULL if not missing else Level.BASIC_DETECTION if detected is None else Level.NAME_HEURISTIC
-        kind = kind or _answer_of("the model's name", lambda: by_name(model), [])
+        if kind is None and classify is not None:
+            kind = _answer_of("the model's name", lambda: by_name(model), missing)
         order = order_of(kind, preferred=preferred)
         absent = torch_absences() if detected is None else {name: _absence(detected.get(name)) for name in order}
         hardware = next((name for name in order if absent[name] is None), Backend.CPU.value)  # this code runs on a CPU

@@ -173,18 +173,19 @@ def make_diff(old: Side, new: Side, *, across_dtype: bool = False) -> Diff:
 
 def why_nothing_compared(diff: Diff) -> str:
     """Why no cell is in both runs: the settings of which they have no value in common, or that alone keep cells apart, with the values."""
-    sides = [[cell.identity._asdict() for cell in side.cells] for side in (diff.old, diff.new)]
+    ignored = {"precision"} if diff.across_dtype else set()
+    fields = [name for name in Identity._fields if name not in ignored]
+    sides = [[{name: str(getattr(cell.identity, name)) for name in fields} for cell in side.cells] for side in (diff.old, diff.new)]
     apart, alone = [], []
-    for name in Identity._fields:
-        if diff.across_dtype and name == "precision":
-            continue
-        before, after = ({str(cell[name]) for cell in side} for side in sides)
-        others = [{frozenset((cell | {name: None}).items()): str(cell[name]) for cell in side} for side in sides]
-        alike = others[0].keys() & others[1].keys()
+    for name in fields:
+        old, new = ([(frozenset((cell | {name: ""}).items()), cell[name]) for cell in side] for side in sides)
+        alike = dict(old).keys() & dict(new).keys()
+        before, after = {value for _, value in old}, {value for _, value in new}
         if not before & after:
             apart.append(_differs(name, before, after))
         elif alike and name not in {"model", "target"}:
-            alone.append(_differs(name, *({side[each] for each in alike} for side in others)))
+            before, after = ({value for others, value in side if others in alike} for side in (old, new))
+            alone += [] if before & after else [_differs(name, before, after)]
     return f"no cell is in both: {', '.join(apart or alone) or 'each setting has values in both, but never together'}"
 
 

@@ -13,6 +13,7 @@ from hwmatrix.report import adapted
 from hwmatrix.report.contract import CellError
 from hwmatrix.report.failures import cell_error
 from hwmatrix.report.rows import AttemptRow, CellRow, TargetRow, read_with_stages
+from hwmatrix.store.reading import OTHER_RESULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,7 +25,6 @@ WHY_SCHEMA: Final = "hwmatrix/why/1"
 NEAREST: Final = 4
 """How many alternatives are shown."""
 _LOG_LINES: Final = 12
-_OTHER: Final = "or name other results: --database PATH"
 _NO_END: Final = frozenset({Status.PASS, Status.NOT_RUN, Status.UNAVAILABLE})
 
 
@@ -90,10 +90,12 @@ def explain(database: Path, model: str, target: str, *, run_id: str | None = Non
 def _unknown_cell(rows: ReportRows, model: str, target: str) -> Problem:
     models = {cell.model for cell in rows.cells}
     if model not in models:
-        return Problem(where="MODEL", what=f"run {rows.run.run_id} has no model {model!r}", hint=f"{near_miss(model, models)}; {_OTHER}")
+        return Problem(
+            where="MODEL", what=f"run {rows.run.run_id} has no model {model!r}", hint=f"{near_miss(model, models)}; {OTHER_RESULTS}"
+        )
     targets = {cell.target for cell in rows.cells if cell.model == model}
     return Problem(
-        where="TARGET", what=f"run {rows.run.run_id} has no {model} on {target!r}", hint=f"{near_miss(target, targets)}; {_OTHER}"
+        where="TARGET", what=f"run {rows.run.run_id} has no {model} on {target!r}", hint=f"{near_miss(target, targets)}; {OTHER_RESULTS}"
     )
 
 

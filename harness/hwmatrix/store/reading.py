@@ -23,6 +23,8 @@ DATABASE: Final = "matrix.duckdb"
 KEEPS_LATEST: Final = ("keeps", "the latest verdict of every cell")
 """The row of ``meta`` that marks a database from which superseded verdicts were removed."""
 
+OTHER_RESULTS: Final = "other results: --run ID, --database PATH"
+"""For the hint of what a run does not have."""
 _MISSING_ADVICE: Final = "Run models (hwmatrix matrix), or name another database."
 _ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
 _ADVICE_VERSION: Final = "Use the hwmatrix that wrote it, or run the cells again and merge their shards into a new file."

@@ -14,7 +14,7 @@ import pytest
 
 from hwmatrix.records import Dtype, Execution, Family, Isolation, Size, Stage, Status
 from hwmatrix.report.comparing import LEAST_SAMPLES, Change, ComparedCell, Kind, compare, machine_ratio, why_not_timed
-from hwmatrix.report.diff import Installed, Side, make_diff
+from hwmatrix.report.diff import Installed, Side, make_diff, why_nothing_compared
 from hwmatrix.report.rows import RunRow
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "default.duckdb"
@@ -417,6 +417,16 @@ def test_a_setting_that_alone_differs_is_the_only_one_named(field: str) -> None:
     values: tuple[Any, Any] = ("a", "b") if field in {"model", "target"} else (1, 2)
     old, new = (side(cell(**{field: value})) for value in values)
     assert make_diff(old, new).notes[0] == f"no cell is in both: {field} {values[0]} / {values[1]}"
+
+
+@pytest.mark.parametrize("across_dtype", [False, True])
+def test_a_setting_that_alone_keeps_cells_apart_is_named_though_both_runs_have_its_values(across_dtype: bool) -> None:  # noqa: FBT001
+    """The published results have containers and none; a run on a machine without an engine has none."""
+    other = {"dtype": Dtype.INT4} if across_dtype else {}
+    old = side(named("a", isolation=Isolation.CONTAINER), named("b", isolation=Isolation.NONE))
+    new = side(named("a", isolation=Isolation.NONE, **other))
+    diff = make_diff(old, new, across_dtype=across_dtype)
+    assert why_nothing_compared(diff) == "no cell is in both: isolation container / none"
 
 
 def test_across_precisions_each_cell_is_compared_with_those_of_other_precisions() -> None:
