@@ -225,7 +225,7 @@ def chosen_cells(
         ConfigError: there are none in one of the precisions.
     """
     found = list(cells)
-    recorded_names("--dtype", dtypes or (), {cell.dtype.value for cell in found}, "what is chosen")
+    recorded_names("--dtype", dtypes or (), {cell.dtype.value for cell in found}, "the chosen cells")
     return [
         cell
         for cell in found
@@ -256,7 +256,7 @@ def recorded_names(option: str, names: Sequence[str], recorded: Collection[str],
     from hwmatrix.store.reading import OTHER_RESULTS
 
     problems = [
-        Problem(where=option, what=f"{where} has no {name!r}", hint=f"{near_miss(name, recorded)}; {OTHER_RESULTS}")
+        Problem(where=option, what=f"no {name!r} in {where}", hint=f"{near_miss(name, recorded)}; {OTHER_RESULTS}")
         for name in names
         if name not in recorded
     ]
